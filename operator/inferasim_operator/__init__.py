@@ -1,0 +1,1 @@
+"""The Kubernetes operator and the command line around `simcore`."""

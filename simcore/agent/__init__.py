@@ -1,0 +1,1 @@
+"""The tuning agent: an LLM proposes, the predictor prices."""

@@ -1,0 +1,1 @@
+"""Cards: what is known of models, accelerators and layouts before anything is measured."""

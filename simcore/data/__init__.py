@@ -1,0 +1,1 @@
+"""Constants, cards and tables as data with provenance."""

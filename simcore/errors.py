@@ -1,0 +1,69 @@
+"""The errors of simcore, one tree.
+
+InferasimError
+├── InputError          the caller's input is wrong: names field, value, what is allowed, what to do (exit code 2)
+│   ├── FormatError     a file or record cannot be read: adds where (path, line)
+│   └── UnknownNameError  a name that no table holds: adds the nearest names
+├── NoAnchorError       nothing measured covers the question, and the mode forbids to go on without (exit code 1)
+├── InfeasibleError     every candidate breaks a limit: names the limit that binds (exit code 1)
+└── DomainError         a law was asked outside the domain it is stated for: a bug of the caller inside simcore
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InferasimError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class InputError(InferasimError):
+    """The input breaks a rule; the text says `field` must …, got …."""
+
+    def __init__(self, field: str, value: object, must: str, hint: str = "") -> None:
+        self.field, self.value, self.must, self.hint = field, value, must, hint
+        shown = repr(value)
+        shown = shown if len(shown) <= 120 else shown[:117] + "..."
+        super().__init__(f"`{field}` must {must}, got {shown}" + (f"; {hint}" if hint else ""))
+
+
+class FormatError(InputError):
+    """A file or a record in it cannot be read."""
+
+    def __init__(self, where: str, line: int | None, field: str, value: object, must: str, hint: str = "") -> None:
+        super().__init__(field, value, must, hint)
+        self.where, self.line = where, line
+        place = where if line is None else f"{where}, line {line}"
+        self.args = (f"{place}: {self.args[0]}",)
+
+
+class UnknownNameError(InputError):
+    """A name that is in no table; the text lists the closest known ones."""
+
+    def __init__(self, field: str, value: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(value, names, n=5, cutoff=0.3) or names[:8]
+        super().__init__(field, value, "be a known name", "did you mean one of: " + ", ".join(near))
+
+
+class NoAnchorError(InferasimError):
+    """No anchor applies; carries the reason each one was refused."""
+
+    def __init__(self, target: str, refusals: dict[str, list[str]]) -> None:
+        self.target, self.refusals = target, refusals
+        lines = "; ".join(f"{name}: {', '.join(why)}" for name, why in sorted(refusals.items())) or "none given"
+        super().__init__(f"no anchor applies to {target} ({lines}); harvest one or use mode `simulate` to rank only")
+
+
+class InfeasibleError(InferasimError):
+    """Every candidate breaks a limit; names it with its numbers."""
+
+    def __init__(self, limit: str, detail: str) -> None:
+        self.limit, self.detail = limit, detail
+        super().__init__(f"infeasible: {limit}: {detail}")
+
+
+class DomainError(InferasimError):
+    """A law called outside the domain it is stated for."""

@@ -1,0 +1,1 @@
+"""The transfer laws and component models: one equation, one pure function."""

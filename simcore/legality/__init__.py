@@ -1,0 +1,1 @@
+"""Which layouts an engine, version and backend can run: a table with three verdicts."""

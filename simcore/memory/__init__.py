@@ -1,0 +1,1 @@
+"""Bytes: weights, KV, activations, pools; what fits."""

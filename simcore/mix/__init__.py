@@ -1,0 +1,1 @@
+"""The mix planner: models and tiers over one GPU budget."""

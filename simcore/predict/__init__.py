@@ -1,0 +1,1 @@
+"""One configuration in, one prediction with interval, mode and flags out."""

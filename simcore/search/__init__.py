@@ -1,0 +1,1 @@
+"""Levers, objectives, sweep, Pareto front, tiers."""

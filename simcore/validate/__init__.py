@@ -1,0 +1,1 @@
+"""Fit on anchor rows, project target rows, score."""
