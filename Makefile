@@ -1,0 +1,62 @@
+# Every target does its own set-up. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+CLUSTER ?= embedded
+PYTEST := $(PY) -m pytest -q --durations=10
+
+.PHONY: help setup demo test unit integration lint types layers generate verify e2e bench accuracy lock clean
+
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## Create the virtual environment from the lock file
+
+$(STAMP): requirements.lock pyproject.toml tools/bootstrap.sh
+	bash tools/bootstrap.sh $(VENV)
+	@touch $@
+
+demo: setup ## From kubectl apply to manifests on a real API server (CLUSTER=embedded or current)
+	$(PY) -m e2e.demo --cluster $(CLUSTER)
+
+test: setup ## Unit, property, contract and integration tests (builds the control plane on first use)
+	$(PYTEST) tests e2e/tests
+
+unit: setup ## Unit, property and contract tests only: under two minutes, no network
+	$(PYTEST) tests -m "not integration"
+
+integration: setup ## Tests on a real API server
+	$(PYTEST) tests/integration e2e/tests
+
+lint: setup ## Format and style checks
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+
+types: setup ## Strict static types
+	$(PY) -m mypy simcore operator/inferasim_operator harvester-image/inferasim_harvester e2e tools
+
+layers: setup ## Import layers
+	$(VENV)/bin/lint-imports
+
+generate: setup ## Regenerate everything that is generated (CRDs, roles, docs, tables)
+	$(PY) tools/generate.py
+
+verify: lint types layers ## Nothing generated is stale, nothing is out of style
+	$(PY) tools/generate.py --check
+
+e2e: setup ## Scenarios on a real cluster
+	$(PY) -m pytest -q e2e/scenarios
+
+bench: setup ## Speed, as ratios against the reference implementations in the same run
+	$(PY) -m bench
+
+accuracy: setup ## Validate on every corpus at hand, write docs/generated/accuracy.md, compare with the floors
+	$(PY) tools/accuracy.py
+
+lock: setup ## Re-resolve requirements.lock from pyproject.toml
+	bash tools/lock.sh $(VENV)
+
+clean: ## Remove the virtual environment and caches of this tree
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

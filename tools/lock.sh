@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Re-resolves requirements.lock (versions and hashes, no index addresses).
+set -euo pipefail
+venv=${1:?usage: lock.sh VENV}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$venv/bin/python" -m venv "$work/uv"
+"$work/uv/bin/pip" install --quiet uv
+"$work/uv/bin/uv" pip compile pyproject.toml --group dev --python-version 3.11 --generate-hashes \
+  --no-header --no-annotate --quiet -o requirements.lock
