@@ -1,0 +1,91 @@
+"""Reading what the user hands in: YAML or JSON files, bounded, strict about duplicates, one clear error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simcore.errors import FormatError, InputError
+
+MAX_DOCUMENT_BYTES = 16 << 20
+"""Larger inputs (traces, tables) are read by streaming readers, never through here."""
+
+
+class _StrictLoader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
+    """Safe YAML that refuses duplicate keys and aliases (an alias bomb is a few hundred bytes)."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            event = self.peek_event()
+            raise yaml.constructor.ConstructorError(None, None, "YAML aliases are not accepted", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key = str(key_node.value)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key `{key}`", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)  # type: ignore[no-any-return]
+
+
+def read_text(path: str) -> str:
+    """The text of `path` (`-` = standard input). Raises InputError."""
+    try:
+        data = sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1) if path == "-" else _read_file(Path(path))
+    except OSError as error:
+        raise InputError("file", path, f"be readable ({error.strerror or error})") from error
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise InputError("file", path, f"be at most {MAX_DOCUMENT_BYTES >> 20} MiB", "pass traces by path instead")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError("file", path, f"be UTF-8 text (byte {error.start})") from error
+
+
+def _read_file(path: Path) -> bytes:
+    with path.open("rb") as handle:
+        return handle.read(MAX_DOCUMENT_BYTES + 1)
+
+
+def load_documents(path: str) -> list[dict[str, Any]]:
+    """All YAML or JSON documents in `path`, each a mapping. Raises FormatError, InputError."""
+    try:
+        documents = [document for document in yaml.load_all(read_text(path), _StrictLoader) if document is not None]  # noqa: S506
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else None
+        raise FormatError(
+            path, line, "document", getattr(error, "problem", "") or str(error), "be YAML or JSON"
+        ) from error
+    except RecursionError as error:
+        raise FormatError(path, None, "document", "nesting", "not be nested without end") from error
+    for document in documents:
+        if not isinstance(document, dict):
+            raise FormatError(path, None, "document", type(document).__name__, "be a mapping")
+    if not documents:
+        raise FormatError(path, None, "document", "", "not be empty")
+    return documents
+
+
+def load_document(path: str) -> dict[str, Any]:
+    """The one document in `path`."""
+    documents = load_documents(path)
+    if len(documents) != 1:
+        raise FormatError(path, None, "document", f"{len(documents)} documents", "hold exactly one document")
+    return documents[0]
+
+
+def expand(paths: list[str]) -> Iterator[str]:
+    """Files of `paths`; a folder stands for its .yaml, .yml and .json files, sorted."""
+    for path in paths:
+        folder = Path(path)
+        if path != "-" and folder.is_dir():
+            yield from sorted(str(f) for f in folder.iterdir() if f.suffix in {".yaml", ".yml", ".json"})
+        else:
+            yield path

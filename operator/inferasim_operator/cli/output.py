@@ -1,0 +1,64 @@
+"""What every command prints: one document as JSON, YAML or a table; errors as one line; the exit codes of the contract."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any
+
+import yaml
+
+from simcore.errors import InfeasibleError, InputError, NoAnchorError
+
+EXIT_OK = 0
+EXIT_INFEASIBLE = 1
+"""Infeasible, or a check failed."""
+EXIT_BAD_INPUT = 2
+
+
+class Format(StrEnum):
+    """Output forms of `-o`."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def dumps(document: Any) -> str:
+    """Canonical JSON: sorted keys, two spaces, no NaN; the same bytes for the same document everywhere."""
+    return json.dumps(document, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def emit(document: Any, form: Format, table: Callable[[Any], None]) -> None:
+    """Print `document` in `form`; `table` draws it for people."""
+    if form is Format.JSON:
+        sys.stdout.write(dumps(document))
+    elif form is Format.YAML:
+        sys.stdout.write(yaml.safe_dump(json.loads(dumps(document)), sort_keys=True, allow_unicode=True, width=110))
+    else:
+        table(document)
+    sys.stdout.flush()
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turn our errors into one line on stderr and the exit code of the contract; anything else is a bug and shows."""
+    try:
+        yield
+    except InputError as error:
+        _fail(str(error), EXIT_BAD_INPUT)
+    except (InfeasibleError, NoAnchorError) as error:
+        _fail(str(error), EXIT_INFEASIBLE)
+    except BrokenPipeError:
+        # The reader went away (`| head`): nothing left to say, and nothing went wrong.
+        sys.stderr.close()
+        raise SystemExit(EXIT_OK) from None
+
+
+def _fail(text: str, code: int) -> None:
+    line = " ".join(text.split())
+    sys.stderr.write(f"inferasim: {line}\n")
+    raise SystemExit(code)
