@@ -56,7 +56,7 @@ def _read_file(path: Path) -> bytes:
 def load_documents(path: str) -> list[dict[str, Any]]:
     """All YAML or JSON documents in `path`, each a mapping. Raises FormatError, InputError."""
     try:
-        documents = [document for document in yaml.load_all(read_text(path), _StrictLoader) if document is not None]  # noqa: S506
+        documents = [document for document in yaml.load_all(read_text(path), _StrictLoader) if document is not None]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else None

@@ -1,4 +1,4 @@
-"""What every command prints: one document as JSON, YAML or a table; errors as one line; the exit codes of the contract."""
+"""What every command prints: one document as JSON, YAML or a table; errors as one line; the exit codes."""
 
 from __future__ import annotations
 
