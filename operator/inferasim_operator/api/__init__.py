@@ -1,0 +1,1 @@
+"""The Kubernetes API types, by version; the CRDs are generated from them."""

@@ -1,0 +1,227 @@
+"""ServingPlan: which configuration serves this model on this cluster within these latency tiers at the least cost.
+
+`ServingPlanSpec.to_dict()` is the `spec` that `inferasim_operator.planning.compute_plan` gets, in the cluster and from
+the command line alike.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from inferasim_operator.api.v1alpha1.common import (
+    AGE,
+    ApiModel,
+    ConfigMapKey,
+    Count,
+    Digest,
+    ImageReference,
+    Message,
+    ModelName,
+    ObjectMeta,
+    PrinterColumn,
+    Resource,
+    ResultReference,
+    Rule,
+    StringMap,
+    Tokens,
+    Word,
+    atomic_list,
+    condition_column,
+    justified_boolean,
+    map_list,
+    unique_by,
+)
+from inferasim_operator.api.v1alpha1.conditions import ConditionedStatus
+from inferasim_operator.api.v1alpha1.configuration import Binding, EngineName, Layout, Selection
+
+ANCHORS_RESOLVED = "AnchorsResolved"
+FEASIBLE = "Feasible"
+
+
+class AnchorMode(StrEnum):
+    """Anchored refuses to go on without a measurement; Simulate ranks only; Auto takes anchors where they apply."""
+
+    ANCHORED = "Anchored"
+    SIMULATE = "Simulate"
+    AUTO = "Auto"
+
+
+class ModelReference(ApiModel):
+    """A built-in model card by name, or a Hugging Face `config.json` in a ConfigMap."""
+
+    name: ModelName | None = None
+    config_map: ConfigMapKey | None = Field(default=None, description="Key `config.json` unless said otherwise.")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.name) != has(self.configMap)",
+            "must set exactly one of `name` and `configMap`",
+            lambda m: (m.name is None) != (m.config_map is None),
+        ),
+    )
+
+
+class Cluster(ApiModel):
+    """The GPUs that the plan may use."""
+
+    accelerator: Word = Field(description="Product, e.g. MI355X.")
+    nodes: Annotated[int, Field(ge=1, le=4096)]
+    gpus_per_node: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="The accelerator card's count when absent."
+    )
+    gpu_budget: Annotated[int, Field(ge=1, le=262_144)] | None = Field(
+        default=None, description="Hard cap over all replicas; all GPUs of the cluster when absent."
+    )
+
+
+class EngineChoice(ApiModel):
+    """An engine that the search may choose."""
+
+    name: EngineName
+    version: Word | None = None
+    image: ImageReference | None = None
+    layouts: Annotated[tuple[Layout, ...], Field(min_length=1, max_length=64)] | None = Field(
+        default=None,
+        description="Only these layouts; an illegal one is an error. All legal layouts when absent.",
+        json_schema_extra=atomic_list(),
+    )
+
+
+class FixedWorkload(ApiModel):
+    """Every request has the same lengths."""
+
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+
+
+class Workload(ApiModel):
+    """What the requests look like."""
+
+    fixed: FixedWorkload
+
+
+class Load(ApiModel):
+    """How much of it comes at once."""
+
+    concurrencies: Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(min_length=1, max_length=64)] = (
+        Field(
+            description="Requests in flight over all replicas to consider; the search takes the best of them per tier.",
+            json_schema_extra=atomic_list(),
+        )
+    )
+
+
+class Tier(ApiModel):
+    """A latency class. An absent limit does not bind."""
+
+    name: Word
+    ttft_milliseconds: Annotated[int, Field(ge=1, le=86_400_000)] | None = Field(
+        default=None, description="Mean time to first token, at most."
+    )
+    tokens_per_second_per_user: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        default=None, description="1 / TPOT, at least."
+    )
+
+
+class AnchorSelector(ApiModel):
+    """Which anchors of the namespace the plan may use: all of them when nothing is said."""
+
+    mode: AnchorMode | None = Field(default=None, description="Anchored when absent.")
+    match_labels: StringMap | None = None
+
+
+class ServingPlanSpec(ApiModel):
+    """The question."""
+
+    model: ModelReference
+    cluster: Cluster
+    engines: Annotated[tuple[EngineChoice, ...], Field(min_length=1, max_length=8), unique_by("name")] = Field(
+        json_schema_extra=map_list("name")
+    )
+    workload: Workload
+    load: Load
+    tiers: Annotated[tuple[Tier, ...], Field(min_length=1, max_length=16), unique_by("name")] | None = Field(
+        default=None,
+        description="The four of the paper when absent: realtime, interactive, responsive, bulk.",
+        json_schema_extra=map_list("name"),
+    )
+    anchors: AnchorSelector | None = None
+    suspend: bool | None = Field(
+        default=None,
+        description="Start no new search while true; what is there stays.",
+        json_schema_extra=justified_boolean("the field of Job and of Flux"),
+    )
+    rerun: Word | None = Field(default=None, description="Any new value asks for a second run of the same question.")
+
+
+class SearchProgress(ApiModel):
+    """How far the search is; written every few seconds at most."""
+
+    candidates_scored: Count
+    candidates_total: Count | None = None
+    best: Message | None = None
+
+
+class RecommendedHarvest(ApiModel):
+    """A missing anchor, and what measuring it would bring."""
+
+    engine: EngineName
+    accelerator: Word
+    layout: Layout
+    reason: Message
+
+
+class Provenance(ApiModel):
+    """What the answer was computed from."""
+
+    inferasim_version: Word
+    model_digest: Digest | None = None
+    anchor_digests: Annotated[tuple[Digest, ...], Field(max_length=64)] | None = Field(
+        default=None, json_schema_extra=atomic_list()
+    )
+
+
+class ServingPlanStatus(ConditionedStatus):
+    """The answer."""
+
+    input_digest: Digest | None = Field(default=None, description="Digest of the question that the status speaks of.")
+    progress: SearchProgress | None = None
+    selected: Annotated[tuple[Selection, ...], Field(max_length=16), unique_by("tier")] | None = Field(
+        default=None, json_schema_extra=map_list("tier")
+    )
+    binding: Annotated[tuple[Binding, ...], Field(max_length=16), unique_by("tier")] | None = Field(
+        default=None, json_schema_extra=map_list("tier")
+    )
+    result: ResultReference | None = Field(
+        default=None, description="The immutable ConfigMap with the whole answer, the Pareto front included."
+    )
+    recommended_harvests: Annotated[tuple[RecommendedHarvest, ...], Field(max_length=16)] | None = Field(
+        default=None, json_schema_extra=atomic_list()
+    )
+    provenance: Provenance | None = None
+
+
+class ServingPlan(ApiModel):
+    """Finds the best serving configuration per latency tier from measured anchors."""
+
+    resource: ClassVar[Resource] = Resource(
+        kind="ServingPlan",
+        plural="servingplans",
+        short_names=("sp",),
+        columns=(
+            PrinterColumn("Accelerator", ".spec.cluster.accelerator"),
+            condition_column("Ready", "Ready"),
+            condition_column("Feasible", "Feasible"),
+            PrinterColumn("Scored", ".status.progress.candidatesScored", type="integer"),
+            PrinterColumn("Answer", ".status.summary"),
+            condition_column("Reason", "Ready", field="reason"),
+            condition_column("Message", "Ready", field="message", priority=1),
+            PrinterColumn("Result", ".status.result.configMap", priority=1),
+            AGE,
+        ),
+    )
+    metadata: ObjectMeta
+    spec: ServingPlanSpec
+    status: ServingPlanStatus | None = None

@@ -1,0 +1,199 @@
+"""The only importer of the Kubernetes client: a small blocking surface over plain JSON objects.
+
+The generated classes of the client library are not used: they cost time and drop fields they do not know. Every error
+leaves as one of `inferasim_operator.errors`, with the cause chained.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes import client as library
+from kubernetes import config as library_config
+
+from inferasim_operator.engine import resources
+from inferasim_operator.engine.actions import Manifest, Reference
+from inferasim_operator.errors import ClusterError, UnavailableError, cluster_error
+
+Object = dict[str, Any]
+TIMEOUT_S = 30.0
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+class Client:
+    """Blocking calls to one API server; safe to use from several threads."""
+
+    def __init__(self, api: library.ApiClient, *, manager: str, timeout_s: float = TIMEOUT_S) -> None:
+        self._api, self.manager, self._timeout_s = api, manager, timeout_s
+
+    @classmethod
+    def connect(cls, *, manager: str, kubeconfig: str | None = None, context: str | None = None) -> Client:
+        """A client for `kubeconfig`, else for the pod's service account, else for the user's usual context."""
+        configuration = library.Configuration()
+        if (
+            kubeconfig is None
+            and context is None
+            and _SERVICE_ACCOUNT.exists()
+            and "KUBERNETES_SERVICE_HOST" in os.environ
+        ):
+            library_config.load_incluster_config(client_configuration=configuration)
+        else:
+            library_config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
+        configuration.connection_pool_maxsize = 16
+        configuration.retries = False  # our own worker retries, with backoff, and says so in the status
+        api = library.ApiClient(configuration)
+        api.user_agent = f"{manager}/v1alpha1"
+        return cls(api, manager=manager)
+
+    def get(self, api_version: str, kind: str, namespace: str, name: str) -> Object:
+        """One object. Raises NotFoundError."""
+        return self._call("GET", resources.path(api_version, kind, namespace, name))
+
+    def find(self, api_version: str, kind: str, namespace: str, name: str) -> Object | None:
+        """One object, or None when there is none."""
+        from inferasim_operator.errors import NotFoundError
+
+        try:
+            return self.get(api_version, kind, namespace, name)
+        except NotFoundError:
+            return None
+
+    def list(self, api_version: str, kind: str, namespace: str = "", *, labels: str = "") -> list[Object]:
+        """All objects of a kind in one namespace (or all of them), by label selector, in the order of their names."""
+        items: list[Object] = []
+        query: dict[str, str] = {"limit": "500"}
+        if labels:
+            query["labelSelector"] = labels
+        while True:
+            page = self._call("GET", resources.path(api_version, kind, namespace), query=query)
+            # Items of a list carry no kind of their own.
+            items += [{"apiVersion": api_version, "kind": kind, **item} for item in page.get("items") or ()]
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return sorted(items, key=lambda o: (o["metadata"].get("namespace", ""), o["metadata"]["name"]))
+            query["continue"] = token
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Object:
+        """Create an object under strict field validation. Raises AlreadyExistsError."""
+        reference = Reference.of(manifest)
+        return self._call(
+            "POST",
+            resources.path(reference.api_version, reference.kind, reference.namespace),
+            query=self._write_query(dry_run=dry_run),
+            body=dict(manifest),
+        )
+
+    def apply(self, manifest: Manifest, *, dry_run: bool = False, force: bool = False) -> Object:
+        """Server-side apply under strict field validation. Raises ConflictError naming the other managers."""
+        reference = Reference.of(manifest)
+        return self._patch(
+            resources.path(reference.api_version, reference.kind, reference.namespace, reference.name),
+            manifest,
+            self._write_query(dry_run=dry_run, force=force),
+        )
+
+    def apply_status(self, manifest: Manifest) -> Object:
+        """Server-side apply of the status alone; the manifest carries the uid, so a namesake is never written to."""
+        reference = Reference.of(manifest)
+        return self._patch(
+            resources.path(reference.api_version, reference.kind, reference.namespace, reference.name, "status"),
+            manifest,
+            self._write_query(force=True),
+        )
+
+    def replace(self, manifest: Manifest) -> Object:
+        """Replace an object as read, guarded by its resourceVersion. Raises ConflictError."""
+        reference = Reference.of(manifest)
+        return self._call(
+            "PUT",
+            resources.path(reference.api_version, reference.kind, reference.namespace, reference.name),
+            query=self._write_query(),
+            body=dict(manifest),
+        )
+
+    def delete(self, reference: Reference, *, uid: str) -> None:
+        """Delete the object with this uid, and what it owns in the background. Raises NotFoundError, ConflictError."""
+        self._call(
+            "DELETE",
+            resources.path(reference.api_version, reference.kind, reference.namespace, reference.name),
+            body={
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "propagationPolicy": "Background",
+                "preconditions": {"uid": uid},
+            },
+        )
+
+    def pod_log(self, namespace: str, name: str, *, container: str, lines: int, previous: bool = False) -> str:
+        """The last lines of a container's log, at most 16 KiB."""
+        query = {"container": container, "tailLines": str(lines), "limitBytes": "16384"}
+        if previous:
+            query["previous"] = "true"
+        return self._text("GET", resources.path("v1", "Pod", namespace, name, "log"), query=query)
+
+    def served_kinds(self, group_version: str) -> set[str]:
+        """The kinds that the server offers in a group version; empty when it has none. For the check at start."""
+        from inferasim_operator.errors import NotFoundError
+
+        try:
+            answer = self._call("GET", f"/apis/{group_version}")
+        except NotFoundError:
+            return set()
+        return {item["kind"] for item in answer.get("resources") or ()}
+
+    def _write_query(self, *, dry_run: bool = False, force: bool = False) -> dict[str, str]:
+        query = {"fieldManager": self.manager, "fieldValidation": "Strict"}
+        if dry_run:
+            query["dryRun"] = "All"
+        if force:
+            query["force"] = "true"
+        return query
+
+    def _patch(self, path: str, manifest: Manifest, query: dict[str, str]) -> Object:
+        answer: Object = json.loads(
+            self._text("PATCH", path, query=query, body=json.dumps(manifest), content="application/apply-patch+yaml")
+        )
+        return answer
+
+    def _call(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Object | None = None
+    ) -> Object:
+        text = self._text(method, path, query=query, body=body)
+        answer: Object = json.loads(text)
+        return answer
+
+    def _text(
+        self,
+        method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] | str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Object | str | None = None,
+        content: str = "application/json",
+    ) -> str:
+        headers: dict[str, str] = dict(self._api.default_headers)
+        headers |= {"Accept": "application/json", "Content-Type": content}
+        # Asked anew for each call, so that a rotated service-account token is picked up.
+        self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = self._api.configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        try:
+            answer = self._api.rest_client.request(
+                method, url, headers=headers, body=body, _request_timeout=self._timeout_s
+            )
+            text = bytes(answer.read()).decode("utf-8", errors="replace")
+        except library.ApiException as error:
+            raise UnavailableError(f"{method} {path}: {error.reason}") from error
+        except urllib3.exceptions.HTTPError as error:
+            raise UnavailableError(f"{method} {path}: {type(error).__name__}") from error
+        if not 200 <= answer.status <= 299:
+            raise cluster_error(int(answer.status), text)
+        return text
+
+
+__all__ = ["Client", "ClusterError", "Object"]

@@ -1,0 +1,1 @@
+"""One folder per kind: observe, checks, plan, render, handlers, rbac."""
