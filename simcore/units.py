@@ -25,6 +25,7 @@ SUFFIXES: Final[dict[str, str]] = {
     "_s_per_token": "seconds per token",
     "_s_per_token2": "seconds per squared token",
     "_s_per_layer": "seconds per layer",
+    "_s_per_request": "seconds per request",
     "_ps_per_token": "picoseconds per token",
     "_ps_per_token2": "picoseconds per squared token",
     "_requests": "requests",
