@@ -1,0 +1,1 @@
+"""Emission: a chosen configuration becomes manifests, byte-identical each time; flag maps are data in `flags/`."""
