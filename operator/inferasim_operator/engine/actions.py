@@ -54,6 +54,8 @@ class ApplyObject:
     """Server-side apply an object of ours; nothing is written when the server says that nothing would change."""
 
     manifest: Manifest
+    force: bool = False
+    """Take fields that another manager owns; else that is a ConflictError naming the manager."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,13 @@ class DeleteObject:
 
 @dataclass(frozen=True)
 class StartComputation:
-    """Compute the answer to `request` outside this process; the same digest is computed once."""
+    """The answer to `request` that is wanted; computed outside this process, once per digest."""
 
     digest: str
     request: Mapping[str, Any]
 
 
-Action = CreateObject | ApplyObject | DeleteObject | StartComputation
+Action = CreateObject | ApplyObject | DeleteObject
 
 
 class ChangeKind(StrEnum):
@@ -83,16 +85,14 @@ class ChangeKind(StrEnum):
     CONFIGURED = "Configured"
     UNCHANGED = "Unchanged"
     DELETED = "Deleted"
-    STARTED = "Started"
 
 
 @dataclass(frozen=True)
 class Change:
-    """The outcome of one action; `subject` reads as part of an event's text."""
+    """The outcome of one action."""
 
     kind: ChangeKind
-    subject: str
-    reference: Reference | None = None
+    reference: Reference
 
     @property
     def is_change(self) -> bool:
@@ -114,5 +114,8 @@ class Plan:
 
     status: ConditionedStatus
     actions: tuple[Action, ...] = ()
+    computation: StartComputation | None = None
+    """What this object wants computed now, as a state rather than a step: it stays here while it runs and while its
+    failure is what the status tells; any other computation of this object is given up."""
     wake_after_s: float | None = None
     announcements: tuple[Announcement, ...] = field(default=())

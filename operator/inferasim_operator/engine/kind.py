@@ -22,7 +22,7 @@ class Observed(Protocol):
         ...
 
 
-O = TypeVar("O", bound=Observed)
+ObservedT = TypeVar("ObservedT", bound=Observed)
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Kind(Generic[O]):
+class Kind(Generic[ObservedT]):
     """One kind: how to look, how to decide. `observe` blocks and only reads; `plan` is pure and total."""
 
     resource: Resource
-    observe: Callable[[Context, ObjectKey], O | None]
-    plan: Callable[[O, datetime.datetime], Plan]
+    observe: Callable[[Context, ObjectKey], ObservedT | None]
+    plan: Callable[[ObservedT, datetime.datetime], Plan]
     resync_s: float = 600.0
     """An object is looked at again after this long even if nothing woke it."""
     threads: int = 4

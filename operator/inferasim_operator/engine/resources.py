@@ -8,7 +8,7 @@ from inferasim_operator.errors import NotFoundError
 
 _PLURALS = {
     ("v1", "ConfigMap"): "configmaps",
-    ("v1", "Event"): "events",
+    ("events.k8s.io/v1", "Event"): "events",
     ("v1", "Pod"): "pods",
     ("v1", "Secret"): "secrets",
     ("v1", "Service"): "services",

@@ -1,7 +1,7 @@
 """What all API types share: the base model, validation rules, bounded field types, object metadata.
 
-Field conventions (guarded by `tools/crdgen.py`): camelCase on the wire; integers with the unit in the name; every string
-and list bounded; no floats; no schema defaults (case D02: they make a permanent diff), so an optional field is `None`
+Field conventions (guarded by `tools/crdgen.py`): camelCase on the wire; integers with the unit in the name; every
+string and list bounded; no floats; no schema defaults (case D02: they make a permanent diff), so an optional field is `None`
 when absent and its effective value shows in the status. `extra` is ignored on reading, because a newer CRD must not
 crash an older operator; `unknown_fields` is for places that must refuse.
 """
