@@ -1,0 +1,242 @@
+"""What one rank does in a step, read off the model card: matrices, experts, attention, collectives. No times here.
+
+Counts are per rank of one layout; head counts that do not divide are rounded up, as engines pad or replicate them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from simcore.cards.formats import storage_format
+from simcore.cards.layout import ResolvedLayout
+from simcore.cards.model import AttentionKind, AttentionSpec, LayerGroup, ModelCard
+
+ACTIVATION_BYTES: Final = 2
+"""Hidden states travel in 16 bits between layers and in collectives."""
+STATE_BYTES: Final = 4
+"""Linear-attention state is kept in 32 bits."""
+
+
+def bytes_per_param(dtype: str) -> float:
+    """Stored bytes of one parameter with its block scales. Raises UnknownNameError."""
+    stored = storage_format(dtype)
+    scales = stored.scale_bytes / stored.group if stored.group else 0.0
+    return stored.element_bits / 8 + scales
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`count` equal weight products of one rank in a step: (rows, inner) x (inner, columns)."""
+
+    part: str
+    inner: float
+    columns: float
+    dtype: str
+    count: float
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of all `count` matrices."""
+        return self.inner * self.columns * self.count * bytes_per_param(self.dtype)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Routed experts of `layers_count` equal MoE layers, as one rank sees them."""
+
+    layers_count: int
+    experts_count: int
+    experts_per_token: int
+    hidden: float
+    intermediate: float
+    """Width of the slice of one expert that a rank holds (divided by the expert TP)."""
+    matrices_count: int
+    """3 with a gate projection, else 2."""
+    expert_parallel: int
+    dtype: str
+
+    @property
+    def slice_bytes(self) -> float:
+        """Bytes of one expert's slice in one layer."""
+        return self.matrices_count * self.hidden * self.intermediate * bytes_per_param(self.dtype)
+
+    @property
+    def flop_per_row(self) -> float:
+        """FLOP of one routed row through one expert's slice in one layer."""
+        return 2.0 * self.matrices_count * self.hidden * self.intermediate
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention over cached context in `layers_count` equal layers, per rank."""
+
+    layers_count: int
+    window_tokens: int
+    """Most context tokens a query reads; 0 = all. Sparse top-k attention is a window of k tokens."""
+    cached_bytes_per_token: float
+    """Bytes read per context token and layer in decode."""
+    decode_flop_per_token: float
+    """FLOP per query and context token and layer, decode."""
+    prefill_flop_per_token: float
+    """The same in prefill, where latent attention is not absorbed."""
+    state_bytes: float = 0.0
+    """Bytes of state read and written per request and layer (linear attention)."""
+    state_flop: float = 0.0
+    """FLOP per token and layer on the state."""
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """All work of one rank for one layout."""
+
+    matrices: tuple[Matrix, ...]
+    experts: tuple[Experts, ...]
+    attention: tuple[Attention, ...]
+    hidden: int
+    layers_count: int
+    attention_reduces_count: int
+    """All-reduces after attention per step (0 when one rank holds all heads)."""
+    ffn_reduces_count: int
+    """All-reduces after dense or expert layers per step."""
+    layout: ResolvedLayout
+
+    @property
+    def step_weight_bytes(self) -> float:
+        """Bytes of weights one rank reads in a decode step of one request: all matrices and top-k experts."""
+        fixed = sum(matrix.weight_bytes for matrix in self.matrices)
+        return fixed + sum(
+            e.layers_count * e.experts_per_token * e.slice_bytes / e.expert_parallel for e in self.experts
+        )
+
+    @property
+    def cached_bytes_per_token(self) -> tuple[float, float]:
+        """Bytes read per context token of a request: (layers that read all, layers that read a window)."""
+        full = sum(a.layers_count * a.cached_bytes_per_token for a in self.attention if not a.window_tokens)
+        window = sum(a.layers_count * a.cached_bytes_per_token for a in self.attention if a.window_tokens)
+        return full, window
+
+    @property
+    def window_tokens(self) -> int:
+        """The window that most cached bytes sit behind; the step table knows one, the others count as full."""
+        behind: dict[int, float] = {}
+        for part in self.attention:
+            if part.window_tokens:
+                share = part.layers_count * part.cached_bytes_per_token * part.window_tokens
+                behind[part.window_tokens] = behind.get(part.window_tokens, 0.0) + share
+        return max(behind, key=lambda window: (behind[window], window)) if behind else 0
+
+
+def rank_work(card: ModelCard, layout: ResolvedLayout, *, kv_dtype: str = "bf16") -> RankWork:
+    """The work of one rank of `layout` on `card`, with KV stored in `kv_dtype`. Raises UnknownNameError (dtype)."""
+    matrices: list[Matrix] = []
+    experts: list[Experts] = []
+    attention: list[Attention] = []
+    kv_bytes = bytes_per_param(kv_dtype)
+    for group in card.groups:
+        matrices += _projections(card, group, layout.attention_tp)
+        attention += _attention(group, layout.attention_tp, kv_bytes)
+        ffn = group.ffn
+        dense_tp = layout.attention_tp if layout.attention_dp > 1 else layout.moe_tp * layout.moe_ep
+        projections = 2 if ffn.gated else 1
+        for part, width, dtype in (
+            ("ffn", ffn.intermediate, card.dtypes.weights),
+            ("sharedExperts", ffn.shared_intermediate, card.dtypes.shared_experts),
+        ):
+            if width:
+                per_rank = _split(width, dense_tp)
+                matrices.append(Matrix(part, card.hidden, projections * per_rank, dtype, group.layers_count))
+                matrices.append(Matrix(part, per_rank, card.hidden, dtype, group.layers_count))
+        if ffn.is_moe:
+            matrices.append(Matrix("router", card.hidden, ffn.experts_count, "bf16", group.layers_count))
+            latent = ffn.expert_hidden or card.hidden
+            if latent != card.hidden:
+                matrices.append(Matrix("ffn", card.hidden, 2 * latent, card.dtypes.weights, group.layers_count))
+            experts.append(
+                Experts(
+                    group.layers_count,
+                    ffn.experts_count,
+                    ffn.experts_per_token,
+                    latent,
+                    _split(ffn.expert_intermediate, layout.moe_tp),
+                    3 if ffn.gated else 2,
+                    layout.moe_ep,
+                    card.dtypes.experts,
+                )
+            )
+    head = Matrix("lmHead", card.hidden, _split(card.vocab_tokens, layout.attention_tp), card.dtypes.embeddings, 1)
+    ffn_ranks = layout.moe_tp * layout.moe_ep
+    return RankWork(
+        (*matrices, head),
+        tuple(experts),
+        tuple(attention),
+        card.hidden,
+        card.layers_count,
+        card.layers_count if layout.attention_tp > 1 else 0,
+        card.layers_count if ffn_ranks > 1 and (card.is_moe or layout.attention_tp > 1) else 0,
+        layout,
+    )
+
+
+def _split(width: int, ranks: int) -> float:
+    return float(-(-width // ranks))
+
+
+def _projections(card: ModelCard, group: LayerGroup, tp: int) -> list[Matrix]:
+    spec, hidden, layers, dtype = group.attention, card.hidden, group.layers_count, card.dtypes.attention
+    heads, kv_heads = _split(spec.heads, tp), _split(spec.kv_heads, tp) if spec.kv_heads else 0.0
+    out: list[tuple[float, float]] = []
+    if spec.kind is AttentionKind.LINEAR:
+        keys, values = _split(spec.linear_key_heads, tp), _split(spec.linear_value_heads, tp)
+        mixed = 2 * keys * spec.linear_key_dim + 2 * values * spec.linear_value_dim + 2 * values
+        out = [(hidden, mixed), (values * spec.linear_value_dim, hidden)]
+    elif spec.kind is AttentionKind.MLA:
+        query_width = heads * (spec.qk_nope_head_dim + spec.qk_rope_head_dim or spec.head_dim)
+        latent = spec.kv_lora_rank + spec.qk_rope_head_dim if spec.kv_lora_rank else spec.head_dim
+        out = [(hidden, spec.q_lora_rank), (spec.q_lora_rank, query_width)] if spec.q_lora_rank else []
+        out = out or [(hidden, query_width)]
+        out.append((hidden, latent))
+        if spec.kv_lora_rank:
+            out.append((spec.kv_lora_rank, heads * (spec.qk_nope_head_dim + spec.value_head_dim)))
+        out += _output(spec, heads, hidden, tp)
+    else:
+        query = heads * spec.head_dim * (2 if spec.output_gate else 1)
+        out = [(hidden, query + kv_heads * (spec.head_dim + spec.value_head_dim))]
+        out += _output(spec, heads, hidden, tp)
+    if spec.index_heads and spec.indexer_own:
+        source = spec.q_lora_rank or hidden
+        out += [(source, spec.index_heads * spec.index_head_dim), (hidden, spec.index_head_dim + spec.index_heads)]
+    return [Matrix("projections", inner, columns, dtype, layers) for inner, columns in out]
+
+
+def _output(spec: AttentionSpec, heads: float, hidden: int, tp: int) -> list[tuple[float, float]]:
+    width = heads * spec.value_head_dim
+    if not spec.o_lora_rank:
+        return [(width, hidden)]
+    groups = _split(max(spec.o_groups, 1), tp)  # low-rank output: each group of heads has its own first matrix
+    return [(width, spec.o_lora_rank), (groups * spec.o_lora_rank, hidden)]
+
+
+def _attention(group: LayerGroup, tp: int, kv_bytes: float) -> list[Attention]:
+    spec, layers = group.attention, group.layers_count
+    heads = _split(spec.heads, tp) if spec.heads else 0.0
+    if spec.kind is AttentionKind.LINEAR:
+        state = _split(spec.linear_value_heads, tp) * spec.linear_key_dim * spec.linear_value_dim
+        return [Attention(layers, 0, 0.0, 0.0, 0.0, 2.0 * STATE_BYTES * state, 4.0 * state)]
+    if spec.kind is AttentionKind.MLA:
+        rope = spec.qk_rope_head_dim
+        latent = spec.kv_lora_rank + rope if spec.kv_lora_rank else spec.head_dim
+        cached = latent * kv_bytes
+        decode_flop = 2.0 * heads * (latent + (spec.kv_lora_rank or spec.head_dim))
+        plain = spec.qk_nope_head_dim + rope + spec.value_head_dim if spec.kv_lora_rank else 2 * spec.head_dim
+        prefill_flop = 2.0 * heads * plain
+    else:
+        cached = _split(spec.kv_heads, tp) * (spec.head_dim + spec.value_head_dim) * kv_bytes
+        decode_flop = prefill_flop = 2.0 * heads * (spec.head_dim + spec.value_head_dim)
+    ratio = spec.kv_compress_ratio
+    limit = spec.index_topk_tokens * ratio or spec.window_tokens
+    main = Attention(layers, limit, cached / ratio, decode_flop / ratio, prefill_flop / ratio)
+    if not (spec.index_heads and spec.indexer_own):
+        return [main]
+    index_flop = 2.0 * spec.index_heads * spec.index_head_dim / ratio
+    return [main, Attention(layers, 0, spec.index_head_dim / ratio, index_flop, index_flop)]
