@@ -1,0 +1,77 @@
+"""`python -m e2e`: build the local control plane, start it, see it, end it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from e2e import binaries, errors, named, progress
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; 0 is success, 1 a failure or a cluster that is not there, 2 a wrong command line."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except errors.E2EError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
+    shown = progress.Progress()
+    if options.command == "build":
+        for name, path in binaries.ensure(options.programs or binaries.CONTROL_PLANE, shown=shown).items():
+            print(f"{name}\t{path}")
+        return 0
+    if options.command == "up" and options.detach:
+        binaries.ensure(shown=shown)  # here, so that the progress line is seen
+        print(named.export_line(named.detach(options.name, audit=options.audit).kubeconfig))
+        return 0
+    if options.command == "up":
+        named.run(options.name, audit=options.audit, shown=shown)
+        return 0
+    if options.command == "down":
+        print("stopped" if named.down(options.name) else f"no cluster {options.name!r} is running")
+        return 0
+    return _status(options.name)
+
+
+def _status(name: str) -> int:
+    record = named.find(name)
+    if record is None:
+        print(f"no cluster {name!r} is running")
+        return 1
+    print(f"{name}\t{record.server}\tpid {record.pid}")
+    for component, pid in record.components.items():
+        running = pid is not None and named.started_at(pid) != ""
+        print(f"  {component}\t{f'pid {pid}' if running else 'not running'}")
+    print(named.export_line(record.kubeconfig))
+    return 0
+
+
+def _program(name: str) -> str:
+    if name not in binaries.PROGRAMS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(binaries.PROGRAMS)}")
+    return name
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    build = commands.add_parser("build", help="build programs into the cache")
+    build.add_argument("programs", nargs="*", type=_program, metavar="PROGRAM", help="default: what `up` needs")
+    up = commands.add_parser("up", help="start a control plane, in the foreground unless told otherwise")
+    up.add_argument("--detach", action="store_true", help="return once it is ready")
+    up.add_argument("--audit", action="store_true", help="write an audit log")
+    down = commands.add_parser("down", help="end a control plane")
+    status = commands.add_parser("status", help="show a control plane; exit code 1 when there is none")
+    for command in (up, down, status):
+        command.add_argument("--name", default="default", help="several may run side by side")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
