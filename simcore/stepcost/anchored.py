@@ -6,7 +6,7 @@ Every term is the measured one times or plus what a law says; at the anchor's ow
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -19,8 +19,9 @@ from simcore.cards.model import ModelCard
 from simcore.data.constants import constant
 from simcore.errors import InputError
 from simcore.laws import width as width_laws
-from simcore.stepcost.communication import Communication, communication
+from simcore.stepcost.communication import PREFILL_PROBE_TOKENS, Communication, communication
 from simcore.stepcost.curve import DecodeCurve, decode_curve
+from simcore.stepcost.experts import ExpertLoad, ExpertRates, expert_rates, experts_s, uniform_router
 from simcore.stepcost.pipeline import pipeline_of
 from simcore.stepcost.step import HostCost, StepCost, Term, term
 from simcore.stepcost.work import RankWork, rank_work
@@ -41,6 +42,32 @@ class WidthLaw(StrEnum):
     """Baseline: step * w/w'."""
     SAME_STEP = "same-step"
     """Baseline: the step stays."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertShift:
+    """Expert time at the target's EP minus the same at the anchor's EP, both over the target's ranks.
+
+    Imbalance is evaluated at both widths: one value on both sides would cancel and make a wider EP look free (B.3).
+    """
+
+    target: RankWork
+    as_anchor: RankWork
+    rates: ExpertRates
+    load: ExpertLoad
+
+    def decode_s(self, engine_batch: Floats) -> Floats:
+        """Seconds added to a decode step, by engine batch; negative where the target shards less."""
+        after, before = (experts_s(w, engine_batch, self.rates, self.load) for w in (self.target, self.as_anchor))
+        return after - before
+
+    @property
+    def prefill_s(self) -> tuple[float, float]:
+        """(fixed seconds, seconds per token) added to a prefill step, through two prompt lengths."""
+        small, large = PREFILL_PROBE_TOKENS
+        low, high = self.decode_s(np.array([small, large], dtype=np.float64))
+        slope = (high - low) / (large - small)
+        return float(low - slope * small), float(slope)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,9 +93,29 @@ class AnchoredStepCost(StepCost):
     collectives_to: Communication
     prefill_fit: tuple[float, float, float]
     """F [s], c1 [s/token], c2 [s/token2] of the anchor."""
+    expert_shift: ExpertShift | None = None
+    """What sharding experts otherwise than the anchor costs; None at the anchor's EP."""
 
     def terms(self, max_batch: int) -> tuple[Term, ...]:
-        """The moved terms: fixed, weights, excess, context, window, collectives."""
+        """The moved terms: fixed, weights, excess, context, window, collectives, prefill, expertParallel."""
+        moved = self._moved_terms(max_batch)
+        if self.expert_shift is None:
+            return moved
+        engine_batch = np.arange(1, max_batch + 1, dtype=np.float64) * self.batch_factor
+        room = np.sum([part.decode_base_s[1:] for part in moved], axis=0)
+        shift = np.maximum(self.expert_shift.decode_s(engine_batch), -0.5 * room)  # never more than half the step
+        fixed, per_token = self.expert_shift.prefill_s
+        return (
+            *moved,
+            term(
+                "expertParallel",
+                max_batch,
+                base=shift,
+                prefill=(max(fixed, -0.5 * self.prefill_fit[0]), per_token, 0.0),
+            ),
+        )
+
+    def _moved_terms(self, max_batch: int) -> tuple[Term, ...]:
         rank_batch = np.arange(1, max_batch + 1, dtype=np.float64)
         engine_batch = rank_batch * self.batch_factor
         curve = self.curve
@@ -185,12 +232,14 @@ def anchored(
     law: WidthLaw = WidthLaw.AUTO,
     nodes_count: int = 1,
     read_bandwidth_frac: float | None = None,
+    load: ExpertLoad = uniform_router,
 ) -> AnchoredStepCost:
     """The step cost of `layout` from `anchor`; `sibling` is the same stack at half the anchor's width.
 
-    Law choice (AUTO): same width, nothing moves. Else with a model card and an accelerator card the split floor; else
+    Law choice (AUTO): same widths, nothing moves. Else with a model card and an accelerator card the split floor; else
     Eq. 1. A sibling's measured shrink replaces w/w' in both. `read_bandwidth_frac` overrides the reached share of HBM
-    bandwidth. The choice and all assumptions are in `reasons`, stable words in `flags`. Raises InputError.
+    bandwidth; `load` gives the busiest rank's factors (a uniform router unless routing was recorded). The choice and
+    all assumptions are in `reasons`, stable words in `flags`. Raises InputError.
     """
     signature = anchor.signature
     engine = Engine.parse(signature.engine, "signature.engine")
@@ -223,6 +272,8 @@ def anchored(
         reduce_from, reduce_to = (communication(w, accelerator) for w in work)
         context_factor, window_factor = _cache_factors(work)
         flags += reduce_to.flags
+    shift, shift_flags = _expert_shift(model, accelerator, engine, source, target, signature.kv_dtype, load)
+    flags += shift_flags
     doublings = abs(math.log2(ranks_to / ranks_from))
     if doublings > 1:
         flags.append("extrapolated-width")
@@ -260,6 +311,7 @@ def anchored(
             fit.per_token_microseconds * MICRO,
             fit.per_token_squared_nanoseconds * MICRO * MILLI,
         ),
+        expert_shift=shift,
     )
 
 
@@ -291,6 +343,30 @@ def _curve(anchor: Anchor, work: tuple[RankWork, RankWork] | None, accelerator: 
         window_s_per_token=window / cache_bandwidth,
         window_tokens=work[0].window_tokens,
     )
+
+
+def _expert_shift(
+    model: ModelCard | None,
+    accelerator: AcceleratorCard | None,
+    engine: Engine,
+    source: ResolvedLayout,
+    target: ResolvedLayout,
+    kv_dtype: str | None,
+    load: ExpertLoad,
+) -> tuple[ExpertShift | None, list[str]]:
+    ranks = target.moe_tp * target.moe_ep
+    held_ep = min(source.moe_ep, ranks)
+    if target.moe_ep == held_ep:
+        return None, []
+    if model is None or accelerator is None:
+        return None, ["expert-parallel-unpriced"]
+    as_anchor = replace(target, moe_ep=held_ep, moe_tp=max(1, ranks // held_ep))
+    stored = kv_dtype or "bf16"
+    rates = expert_rates(model, accelerator, engine)
+    shift = ExpertShift(
+        rank_work(model, target, kv_dtype=stored), rank_work(model, as_anchor, kv_dtype=stored), rates, load
+    )
+    return shift, ["uniform-router"] if load is uniform_router else []
 
 
 def _cache_factors(work: tuple[RankWork, RankWork]) -> tuple[float, float]:

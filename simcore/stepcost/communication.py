@@ -1,4 +1,4 @@
-"""All-reduces of a step on one rank: latency and bytes, decode and prefill (App. B.2)."""
+"""Collectives of a step on one rank: latency and bytes, decode and prefill (App. B.2)."""
 
 from __future__ import annotations
 
@@ -21,25 +21,42 @@ MEASURED_ON: Final = "MI355X"
 
 
 @dataclass(frozen=True)
-class Communication:
-    """All-reduces of one step; the default has none."""
+class Exchange:
+    """`count` equal collectives per step, each on `bytes_per_token` for every token of its group."""
 
-    groups: tuple[tuple[int, int, int], ...] = ()
-    """(GPUs in the group, all-reduces per step, groups that share the engine's batch)."""
-    hidden: int = 0
+    collective: Collective
+    gpus_count: int
+    count: int
+    groups_count: int
+    """Groups that share the engine's batch (attention-DP ranks)."""
+    bytes_per_token: float
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Collectives of one step; the default has none."""
+
+    exchanges: tuple[Exchange, ...] = ()
     switched_bytes_per_s: float = 0.0
     """Links of one GPU in a switched node (validation-only accelerators); 0 = the measured mesh of MI355X."""
     mesh_ratio: float = 1.0
     """Link bandwidth over MI355X's, for other accelerators with the same mesh."""
+    inside_step: bool = False
+    """Drop alpha: the step lists its own kernels (analytical mode)."""
     flags: tuple[str, ...] = ()
+
+    @property
+    def kernels_count(self) -> int:
+        """Collective kernels of one step."""
+        return sum(exchange.count for exchange in self.exchanges)
 
     def decode_s(self, engine_batch: Floats) -> Floats:
         """Seconds of all collectives of a decode step, by engine batch. (n,) in, (n,) out."""
         batch = np.asarray(engine_batch, dtype=np.float64)
         out = np.zeros_like(batch)
-        for gpus, count, share in self.groups:
-            sizes, where = np.unique(np.ceil(batch / share), return_inverse=True)
-            out += count * np.array([self._reduce_s(float(size), gpus) for size in sizes])[where]
+        for exchange in self.exchanges:
+            sizes, where = np.unique(np.ceil(batch / exchange.groups_count), return_inverse=True)
+            out += exchange.count * np.array([self._one_s(exchange, float(size)) for size in sizes])[where]
         return out
 
     @property
@@ -47,47 +64,65 @@ class Communication:
         """(fixed seconds, seconds per prompt token) of the collectives of a prefill step."""
         small, large = PREFILL_PROBE_TOKENS
         per_token = fixed = 0.0
-        for gpus, count, _ in self.groups:
-            low, high = self._reduce_s(small, gpus), self._reduce_s(large, gpus)
+        for exchange in self.exchanges:
+            low, high = self._one_s(exchange, small), self._one_s(exchange, large)
             slope = (high - low) / (large - small)
-            per_token += count * slope
-            fixed += count * max(0.0, low - slope * small)
+            per_token += exchange.count * slope
+            fixed += exchange.count * max(0.0, low - slope * small)
         return fixed, per_token
 
-    def _reduce_s(self, tokens: float, gpus: int) -> float:
-        size = tokens * self.hidden * ACTIVATION_BYTES
+    def _one_s(self, exchange: Exchange, tokens: float) -> float:
+        size, gpus = tokens * exchange.bytes_per_token, exchange.gpus_count
         if self.switched_bytes_per_s:
             # These engines fuse the all-reduce with the norm it precedes: no kernel is added, only barriers and bytes.
-            alpha_s = constant("collective.switched.barrier_s").value
-            wire = mesh_bytes(message_bytes=size, group_gpus_count=gpus, passes_count=2)
-            return float(message_time(message_bytes=wire, alpha_s=alpha_s, bytes_per_s=self.switched_bytes_per_s))
+            passes = 2 if exchange.collective is Collective.ALL_REDUCE else 1
+            wire = mesh_bytes(message_bytes=size, group_gpus_count=gpus, passes_count=passes)
+            alpha_s, bytes_per_s = constant("collective.switched.barrier_s").value, self.switched_bytes_per_s
+            return float(message_time(message_bytes=wire, alpha_s=alpha_s, bytes_per_s=bytes_per_s))
         tier = Tier.NODE if gpus <= constant("collective.mesh.node_gpus_count").value else Tier.NETWORK
-        served = link(collective=Collective.ALL_REDUCE, message_bytes=size, gpus_count=gpus, tier=tier)
+        served = link(collective=exchange.collective, message_bytes=size, gpus_count=gpus, tier=tier)
         bytes_per_s = served.bytes_per_s * (self.mesh_ratio if tier is Tier.NODE else 1.0)
-        return float(message_time(message_bytes=size, alpha_s=served.alpha_s, bytes_per_s=bytes_per_s))
+        alpha_s = 0.0 if self.inside_step else served.alpha_s
+        return float(message_time(message_bytes=size, alpha_s=alpha_s, bytes_per_s=bytes_per_s))
 
 
-def communication(work: RankWork, accelerator: AcceleratorCard) -> Communication:
-    """The all-reduces of `work`: one after attention (none where a rank holds all heads), one after each FFN.
+def communication(
+    work: RankWork, accelerator: AcceleratorCard, *, all_to_all: bool = False, inside_step: bool = False
+) -> Communication:
+    """The collectives of `work`: an all-reduce after attention (none where a rank holds all heads) and after each FFN.
 
-    Alpha is counted, unlike in a step that lists its kernels: an anchor at another width holds fewer or other
-    all-reduce kernels. AMD nodes use MI355X's constants scaled by link bandwidth; switched nodes (validation only)
-    their datasheet links. Both are flagged.
+    With `all_to_all` MoE layers dispatch and combine instead of reducing. Alpha counts unless `inside_step`: an anchor
+    at another width holds fewer or other collective kernels. AMD nodes use MI355X's constants scaled by link
+    bandwidth, switched nodes (validation only) their datasheet links; both are flagged.
     """
-    layout = work.layout
-    groups = []
+    layout, bytes_per_token = work.layout, float(work.hidden * ACTIVATION_BYTES)
+    ranks = layout.moe_tp * layout.moe_ep
+    out = []
     if work.attention_reduces_count:
-        groups.append((layout.attention_tp, work.attention_reduces_count, layout.attention_dp))
-    if work.ffn_reduces_count:
-        groups.append((layout.moe_tp * layout.moe_ep, work.ffn_reduces_count, 1))
-    if not groups or accelerator.name == MEASURED_ON:
-        return Communication(tuple(groups), work.hidden)
+        out.append(
+            Exchange(
+                Collective.ALL_REDUCE,
+                layout.attention_tp,
+                work.attention_reduces_count,
+                layout.attention_dp,
+                bytes_per_token,
+            )
+        )
+    moe_layers = sum(experts.layers_count for experts in work.experts) if all_to_all and layout.moe_ep > 1 else 0
+    if work.ffn_reduces_count > moe_layers:
+        out.append(Exchange(Collective.ALL_REDUCE, ranks, work.ffn_reduces_count - moe_layers, 1, bytes_per_token))
+    if moe_layers:
+        top_k = max(experts.experts_per_token for experts in work.experts)
+        out.append(Exchange(Collective.ALL_TO_ALL, layout.moe_ep, 2 * moe_layers, ranks, bytes_per_token * top_k))
+    exchanges = tuple(out)
+    if not exchanges or accelerator.name == MEASURED_ON:
+        return Communication(exchanges, inside_step=inside_step)
     if accelerator.architecture.startswith("gfx"):
         ratio = accelerator.link_bytes_per_s / constant("collective.mesh.links_bytes_per_s").value
-        return Communication(tuple(groups), work.hidden, mesh_ratio=ratio, flags=("collectives-borrowed",))
+        return Communication(exchanges, mesh_ratio=ratio, inside_step=inside_step, flags=("collectives-borrowed",))
     return Communication(
-        tuple(groups),
-        work.hidden,
+        exchanges,
         switched_bytes_per_s=accelerator.link_bytes_per_s,
+        inside_step=inside_step,
         flags=("collectives-from-datasheet",),
     )
