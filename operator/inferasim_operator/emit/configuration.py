@@ -180,7 +180,7 @@ class Configuration(ApiModel):
     concurrency: Positive
     prompt_tokens: Tokens
     output_tokens: Tokens
-    max_model_length: Tokens | None = Field(default=None, description="Absent = promptTokens + outputTokens.")
+    max_model_length_tokens: Tokens | None = Field(default=None, description="Absent = promptTokens + outputTokens.")
     kv_dtype: Annotated[str, Field(max_length=16, pattern=r"^(bf16|fp8)$")]
     block_size: Annotated[int, Field(ge=1, le=4096)] | None = None
     memory_permille: Permille
@@ -214,10 +214,11 @@ class Configuration(ApiModel):
             ),
         ),
         Rule(
-            "!has(self.maxModelLength) || self.maxModelLength >= self.promptTokens + self.outputTokens",
-            "must have a `maxModelLength` of at least `promptTokens` + `outputTokens`",
+            "!has(self.maxModelLengthTokens) || self.maxModelLengthTokens >= self.promptTokens + self.outputTokens",
+            "must have a `maxModelLengthTokens` of at least `promptTokens` + `outputTokens`",
             lambda self: (
-                self.max_model_length is None or self.max_model_length >= self.prompt_tokens + self.output_tokens
+                self.max_model_length_tokens is None
+                or self.max_model_length_tokens >= self.prompt_tokens + self.output_tokens
             ),
         ),
         Rule(
@@ -281,4 +282,4 @@ class Configuration(ApiModel):
 
     def effective_max_model_length(self) -> int:
         """Longest context in tokens that the engine is started for."""
-        return self.max_model_length or self.prompt_tokens + self.output_tokens
+        return self.max_model_length_tokens or self.prompt_tokens + self.output_tokens

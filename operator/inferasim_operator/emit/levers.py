@@ -53,7 +53,7 @@ def levers_of(configuration: Configuration, role: Role) -> Levers:
             levers[name] = tuple(value) if isinstance(value, list) else value
     for group, names in GROUPS.items():
         levers |= {f"{group}.{name}": record[group][name] for name in names if name in record.get(group, {})}
-    levers["maxModelLength"] = configuration.effective_max_model_length()
+    levers["maxModelLengthTokens"] = configuration.effective_max_model_length()
     levers["prefixCaching"] = record["prefixCaching"] == "Enabled"
     if levers.get("redundantExperts") == 0:
         del levers["redundantExperts"]
@@ -66,11 +66,11 @@ def levers_of(configuration: Configuration, role: Role) -> Levers:
 def with_levers(base: Configuration, role: Role, levers: Mapping[str, Lever]) -> Configuration:
     """`base` with every value that a flag can state taken from `levers`. Inverse of `levers_of`."""
     record: dict[str, Any] = base.to_dict()
-    for name in (*PLAIN, *GROUPS, *POOL_LIMITS, "maxModelLength"):
+    for name in (*PLAIN, *GROUPS, *POOL_LIMITS, "maxModelLengthTokens"):
         record.pop(name, None)
     widths = {name: levers[f"layout.{name}"] for name in WIDTHS if f"layout.{name}" in levers}
     widths.setdefault("tensorParallel", 1)
-    for name in (*PLAIN, "maxModelLength"):
+    for name in (*PLAIN, "maxModelLengthTokens"):
         if name in levers:
             value = levers[name]
             record[name] = list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,33 @@
+"""Which nodes a pod may run on: those that hold the accelerator the plan is for, unsplit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from simcore.errors import UnknownNameError
+
+
+@functools.cache
+def _labels() -> Mapping[str, Any]:
+    text = resources.files("inferasim_operator.emit").joinpath("data/nodes.yaml").read_text("utf-8")
+    labels: Mapping[str, Any] = yaml.safe_load(text)
+    return labels
+
+
+def node_affinity(accelerator: str) -> dict[str, Any]:
+    """Affinity to nodes with `accelerator` by device id, bare metal or virtual function. Raises UnknownNameError."""
+    labels = _labels()
+    ids: Mapping[str, list[str]] = labels["deviceIds"]
+    if accelerator not in ids:
+        raise UnknownNameError("accelerator", accelerator, ids)
+    expressions = [
+        {"key": labels["deviceIdLabel"], "operator": "In", "values": sorted(ids[accelerator])},
+        {"key": labels["partitionLabel"], "operator": "NotIn", "values": sorted(labels["splitPartitions"])},
+    ]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

@@ -1,0 +1,37 @@
+"""The canonical YAML writer: sorted keys, no aliases, no line folding, the same bytes for the same documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+
+class _CanonicalDumper(yaml.SafeDumper):
+    """Block style; text of several lines as a literal block."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the same list twice is written twice
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        super().increase_indent(flow, False)
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_CanonicalDumper.add_representer(str, _text)
+
+
+def dump(document: Mapping[str, Any]) -> str:
+    """One document. Tuples must have become lists before."""
+    text: str = yaml.dump(document, Dumper=_CanonicalDumper, sort_keys=True, allow_unicode=True, width=2**31 - 1)
+    return text
+
+
+def dump_all(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Several documents, each led by `---`."""
+    return "".join(f"---\n{dump(document)}" for document in documents)
