@@ -1,4 +1,4 @@
-"""Pipeline stages: hops, the host time that pipelines stop overlapping, and placement over nodes (Eq. 4, App. B.4, C)."""
+"""Pipeline stages: hops, host time that pipelines stop overlapping, placement over nodes (Eq. 4, App. B.4 and C)."""
 
 from __future__ import annotations
 
