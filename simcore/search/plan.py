@@ -1,0 +1,268 @@
+"""From a question (model, cluster, traffic, tiers) to an answer: sweep, front, one choice per tier, what binds.
+
+Pure: a `Scorer` prices single engine replicas; everything else here is enumeration and choice. The answer does not
+depend on the order of engines, layouts, concurrencies or anchors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from simcore.cards.layout import Engine, Layout
+from simcore.errors import InputError
+from simcore.predict.result import Prediction
+from simcore.search import pareto
+from simcore.search.tiers import Binding, Tier, TierChoice, TierRule, choose, default_rule, default_tiers
+
+MAX_CANDIDATES = 2_000_000
+
+
+@dataclass(frozen=True)
+class EngineOption:
+    """An engine that the search may choose; `layouts` None means all that are legal."""
+
+    engine: Engine
+    version: str | None = None
+    image: str | None = None
+    layouts: tuple[Layout, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One engine replica that can run: what the scorer found legal and fitting."""
+
+    option: EngineOption
+    layout: Layout
+    gpus_count: int
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a layout is not a candidate: the rule and its numbers."""
+
+    option: EngineOption
+    layout: Layout
+    rule: str
+    """`legality`, `memory`, `anchor` or `gpu-budget`."""
+    detail: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`replicas_count` equal engine replicas sharing `concurrency` clients, as predicted."""
+
+    shape: Shape
+    replicas_count: int
+    concurrency: int
+    prediction: Prediction
+    throughput_tokens_per_s: float
+    """Of all replicas; the replica with one client less than the others is counted as such."""
+
+    @property
+    def gpus_count(self) -> int:
+        return self.shape.gpus_count * self.replicas_count
+
+    @property
+    def ttft_s(self) -> float:
+        return self.prediction.ttft_s
+
+    @property
+    def tpot_s(self) -> float:
+        return self.prediction.tpot_s
+
+    @property
+    def throughput_per_gpu_tokens_per_s(self) -> float:
+        return self.throughput_tokens_per_s / self.gpus_count
+
+    @property
+    def interactivity_tokens_per_s(self) -> float:
+        return 1.0 / self.tpot_s
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        shape = self.shape
+        return (
+            shape.option.engine.value,
+            shape.option.version or "",
+            shape.layout,
+            self.replicas_count,
+            self.concurrency,
+        )
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the cluster part; model, anchors and traffic are the scorer's."""
+
+    engines: tuple[EngineOption, ...]
+    gpus_per_node: int
+    nodes_count: int
+    gpu_budget_count: int
+    concurrencies: tuple[int, ...]
+    tiers: tuple[Tier, ...] = ()
+    rule: TierRule | None = None
+
+    def __post_init__(self) -> None:
+        if not self.engines:
+            raise InputError("engines", (), "name at least one engine")
+        if not self.concurrencies or min(self.concurrencies) < 1:
+            raise InputError("load.concurrencies", self.concurrencies, "hold at least one positive number")
+        if not 1 <= self.gpu_budget_count <= self.gpus_per_node * self.nodes_count:
+            raise InputError(
+                "cluster.gpuBudget",
+                self.gpu_budget_count,
+                f"be 1 to {self.gpus_per_node * self.nodes_count}, the GPUs of the cluster",
+            )
+        names = [tier.name for tier in self.tiers]
+        if len(set(names)) != len(names):
+            raise InputError("tiers", names, "have unique names")
+
+
+class Scorer(Protocol):
+    """Prices one engine replica. Implemented by `simcore.predict.predictor`."""
+
+    def shapes(
+        self, option: EngineOption, *, gpus_per_node: int, nodes_count: int
+    ) -> tuple[list[Shape], list[Refusal]]:
+        """Layouts of `option` that are legal, fit in memory and have a step cost; and the others with reasons."""
+        ...
+
+    def predict(self, shape: Shape, concurrency: int) -> Prediction:
+        """The prediction of one replica that serves `concurrency` clients."""
+        ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All candidates in a fixed order, the front among them, and the choice of each tier."""
+
+    candidates: tuple[Candidate, ...]
+    front: tuple[int, ...]
+    choices: tuple[TierChoice, ...]
+    refusals: tuple[Refusal, ...]
+    simulations_count: int
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether at least one tier has a configuration."""
+        return any(choice.chosen is not None for choice in self.choices)
+
+
+Progress = Callable[[int, int, "Candidate | None"], None]
+"""Called with (scored, total, best so far by throughput per GPU)."""
+
+
+def replica_counts(concurrency: int, largest_count: int) -> list[int]:
+    """Replica counts worth pricing for `concurrency` clients: for each largest share ceil(C/r), the fewest replicas.
+
+    More replicas with the same largest share only add idle GPUs. At most about 2·sqrt(C) counts remain.
+    """
+    counts: list[int] = []
+    replicas = 1
+    while replicas <= min(concurrency, largest_count):
+        counts.append(replicas)
+        share = math.ceil(concurrency / replicas)
+        if share == 1:
+            break
+        replicas = math.ceil(concurrency / (share - 1))
+    return counts
+
+
+def answer(question: Question, scorer: Scorer, progress: Progress | None = None) -> Answer:
+    """Sweep all engines, layouts, replica counts and concurrencies; choose per tier. Raises InputError."""
+    shapes: list[Shape] = []
+    refusals: list[Refusal] = []
+    for option in sorted(question.engines, key=lambda o: (o.engine.value, o.version or "")):
+        found, refused = scorer.shapes(option, gpus_per_node=question.gpus_per_node, nodes_count=question.nodes_count)
+        for shape in found:
+            if shape.gpus_count <= question.gpu_budget_count:
+                shapes.append(shape)
+            else:
+                detail = f"needs {shape.gpus_count} GPUs of a budget of {question.gpu_budget_count}"
+                refused.append(Refusal(option, shape.layout, "gpu-budget", detail))
+        refusals.extend(refused)
+    work = [
+        (shape, concurrency, count)
+        for shape in sorted(shapes, key=lambda s: (s.option.engine.value, s.option.version or "", s.layout))
+        for concurrency in sorted(set(question.concurrencies))
+        for count in replica_counts(concurrency, question.gpu_budget_count // shape.gpus_count)
+    ]
+    if len(work) > MAX_CANDIDATES:
+        raise InputError("load.concurrencies", len(work), f"make at most {MAX_CANDIDATES} candidates")
+    candidates, simulations_count = _score(work, scorer, progress)
+    tiers = question.tiers or default_tiers()
+    rule = question.rule or default_rule()
+    choices = tuple(_explained(choose(candidates, tier, rule), refusals) for tier in tiers)
+    return Answer(tuple(candidates), front_of(candidates), choices, tuple(refusals), simulations_count)
+
+
+def _score(
+    work: Sequence[tuple[Shape, int, int]], scorer: Scorer, progress: Progress | None
+) -> tuple[list[Candidate], int]:
+    cache: dict[tuple[int, int], Prediction] = {}
+    best: Candidate | None = None
+    candidates: list[Candidate] = []
+
+    def replica(shape: Shape, share: int) -> Prediction:
+        key = (id(shape), share)
+        if key not in cache:
+            cache[key] = scorer.predict(shape, share)
+        return cache[key]
+
+    for shape, concurrency, count in work:
+        share, full = math.ceil(concurrency / count), concurrency % count or count
+        # The busiest replica decides what a user may see; throughput counts each replica at its own share.
+        prediction = replica(shape, share)
+        throughput = full * prediction.throughput_tokens_per_s
+        if full < count and share > 1:
+            throughput += (count - full) * replica(shape, share - 1).throughput_tokens_per_s
+        candidate = Candidate(shape, count, concurrency, prediction, throughput)
+        candidates.append(candidate)
+        if best is None or _faster(candidate, best):
+            best = candidate
+        if progress is not None:
+            progress(len(candidates), len(work), best)
+    return candidates, len(cache)
+
+
+def _faster(one: Candidate, other: Candidate) -> bool:
+    return one.throughput_per_gpu_tokens_per_s > other.throughput_per_gpu_tokens_per_s
+
+
+def front_of(candidates: Sequence[Candidate]) -> tuple[int, ...]:
+    """Indexes of the Pareto front: throughput per GPU and interactivity up, TTFT and GPUs down."""
+    if not candidates:
+        return ()
+    values = np.array(
+        [[c.throughput_per_gpu_tokens_per_s, c.interactivity_tokens_per_s, c.ttft_s, c.gpus_count] for c in candidates]
+    )
+    found = pareto.pareto_front(values, maximise=(True, True, False, False))
+    return tuple(int(index) for index in found)
+
+
+# When nothing could be scored, the refusal that a user can act on soonest is named first.
+_REFUSAL_ORDER = ("memory", "gpu-budget", "anchor", "legality")
+
+
+def _explained(choice: TierChoice, refusals: Sequence[Refusal]) -> TierChoice:
+    """Without any candidate the limit is why none could be scored, never the latency target (public case B04)."""
+    if choice.chosen is not None or choice.nearest is not None:
+        return choice
+    counts = Counter(refusal.rule for refusal in refusals)
+    for rule in _REFUSAL_ORDER:
+        if counts[rule]:
+            details = sorted({r.detail for r in refusals if r.rule == rule})
+            shown = "; ".join(details[:4]) + ("; …" if len(details) > 4 else "")
+            return replace(choice, binding=Binding(rule, 0.0, 0.0, shown))
+    return replace(choice, binding=Binding("legality", 0.0, 0.0, "no engine has a layout for this cluster"))
+
+
+def refusal_counts(refusals: Sequence[Refusal]) -> Mapping[str, int]:
+    """Refused layouts by rule."""
+    return dict(sorted(Counter(refusal.rule for refusal in refusals).items()))
