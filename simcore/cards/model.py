@@ -50,7 +50,14 @@ class AttentionSpec:
     linear_key_dim: int = 0
     linear_value_dim: int = 0
     conv_kernel_tokens: int = 0
+    state_dtype: str = "bf16"
+    """Storage of the recurrent state of a linear layer."""
+    latent_expanded: bool = True
+    """MLA: False where heads attend to the latent itself, without per-head up-projections (DeepSeek-V4)."""
     qkv_bias: bool = False
+    o_bias: bool = False
+    sinks: bool = False
+    """A learned attention sink per head (gpt-oss)."""
     qk_norm: bool = False
     output_gate: bool = False
 
@@ -69,6 +76,10 @@ class FfnSpec:
     shared_experts_count: int = 0
     shared_intermediate: int = 0
     """Width of all shared experts together."""
+    shared_gate: bool = False
+    """A scalar gate on the shared expert's output (Qwen)."""
+    bias: bool = False
+    """Biases on the router and the experts (gpt-oss)."""
     gated: bool = True
     """Gate and up projections (SwiGLU): three matrices; else two."""
 
@@ -96,10 +107,14 @@ class Dtypes:
     experts: str = "bf16"
     shared_experts: str = "bf16"
     embeddings: str = "bf16"
+    head: str = ""
+    """Output head; empty = as the embeddings."""
     attention: str = "bf16"
     activations: str = "bf16"
     block: tuple[int, int] | None = None
     """`weight_block_size` of a pre-quantised checkpoint; None = no block rule."""
+    group: int = 0
+    """Elements per scale along the input dimension of a group-quantised checkpoint; 0 = none or the format's own."""
     online: bool = False
     """Quantised at load (then engines pad and the block rule does not apply)."""
 
@@ -124,6 +139,8 @@ class ModelCard:
     source: str = ""
     assumed: tuple[str, ...] = field(default=())
     """What the config did not say and the card had to assume; shows up in outputs."""
+    unknown: tuple[str, ...] = ()
+    """Shape fields a partial config left out (stored as 0); figures that need them are unknown, never 0."""
 
     @property
     def layers_count(self) -> int:

@@ -1,0 +1,162 @@
+"""A model card from a Hugging Face `config.json`: tolerant of unknown keys, strict about wrong values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from simcore.cards.formats import canonical_format
+from simcore.cards.hf_attention import attention_layers, rotary_dim
+from simcore.cards.hf_ffn import ffn_layers
+from simcore.cards.hf_fields import LARGEST_LAYERS, Fields
+from simcore.cards.hf_quant import LayerSample, dtypes_from_config
+from simcore.cards.model import AttentionKind, AttentionSpec, FfnSpec, LayerGroup, ModelCard
+from simcore.data import loader
+from simcore.errors import InputError
+
+_NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
+_INHERITED = ("quantization_config", "quant_config", "tie_word_embeddings", "torch_dtype", "dtype", "expert_dtype")
+_YARN = ("yarn", "linear", "dynamic")
+
+
+def model_card_from_config(
+    config: Mapping[str, Any], name: str | None = None, *, partial: bool = False, source: str = "config.json"
+) -> ModelCard:
+    """The card of the checkpoint described by `config`, a parsed `config.json`.
+
+    `partial` accepts a config of a few shape fields (then `ModelCard.unknown` lists what is missing); a config that
+    says `architectures` or `model_type` is always read in full. Raises InputError naming the field.
+    """
+    if not isinstance(config, Mapping):
+        raise InputError("config", config, "be a mapping")
+    fields = _language_part(config)
+    partial = partial and not {"architectures", "model_type"} & set(config)
+    assumed: list[str] = []
+    fields = _with_family_defaults(fields, assumed)
+    layer_names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    layers = fields.integer(*layer_names, default=1 if partial else None, minimum=1, maximum=LARGEST_LAYERS)
+    # A partial config may be without a shape field; a full one may not.
+    hidden = fields.integer("hidden_size", "n_embd", "d_model", default=0 if partial else None, minimum=1)
+    vocab = fields.integer("vocab_size", default=0 if partial else None, minimum=1)
+    attention = attention_layers(fields, hidden=hidden, layers=layers)
+    ffn = ffn_layers(fields, layers=layers, partial=partial)
+    groups = _group(attention, ffn)
+    base = canonical_format(fields.text("torch_dtype", "dtype", default="bf16"), f"{fields.path}.torch_dtype")
+    samples = [LayerSample(group.layer_indexes[0], group.attention.kind, group.ffn.is_moe) for group in groups]
+    dtypes, notes = dtypes_from_config(fields, base, samples)
+    assumed += notes + _structural_notes(fields, groups)
+    full = next((spec for spec in attention if spec.kind is not AttentionKind.LINEAR), attention[0])
+    _, declared = fields.find("architectures")
+    return ModelCard(
+        name=name or fields.text("_name_or_path", "name") or fields.text("model_type") or "unnamed",
+        hidden=hidden,
+        vocab_tokens=vocab,
+        max_position_tokens=_max_position(fields, assumed),
+        groups=groups,
+        dtypes=dtypes,
+        tied_embeddings=fields.flag("tie_word_embeddings"),
+        mtp_layers_count=_mtp_layers(fields),
+        rope_dim=rotary_dim(fields, full),
+        hidden_connections=fields.integer("hc_mult", default=1, minimum=1),
+        architecture=str(declared[0]) if isinstance(declared, list) and declared else fields.text("model_type"),
+        source=source,
+        assumed=tuple(assumed),
+        unknown=_unknown(fields, hidden=hidden, vocab=vocab, groups=groups, layer_names=layer_names),
+    )
+
+
+def _language_part(config: Mapping[str, Any]) -> Fields:
+    """The config of the language model inside a multimodal one, with the keys it inherits from the outside."""
+    outer = Fields(config)
+    for key in _NESTED:
+        if key in outer and not any(name in outer for name in ("num_hidden_layers", "n_layer", "num_layers")):
+            inner = outer.section(key)
+            if inner is not None:
+                kept = {name: config[name] for name in _INHERITED if name in outer}
+                declared = {"architectures": config["architectures"]} if "architectures" in outer else {}
+                return Fields({**kept, **inner.values, **declared}, inner.path)
+    return outer
+
+
+@cache
+def _family_defaults() -> Mapping[str, Mapping[str, Any]]:
+    records = [
+        loader.record(item, "families.yaml", required={"family", "values"})
+        for item in loader.read_data("families.yaml")
+    ]
+    return {item["family"]: item["values"] for item in records}
+
+
+def _with_family_defaults(fields: Fields, assumed: list[str]) -> Fields:
+    family = fields.values.get("model_type")
+    defaults = _family_defaults().get(family, {}) if isinstance(family, str) else {}
+    missing = {key: value for key, value in defaults.items() if key not in fields}
+    if missing:
+        assumed.append(f"family defaults of {family}: {', '.join(sorted(missing))}")
+    return Fields({**fields.values, **missing}, fields.path) if missing else fields
+
+
+def _group(attention: list[AttentionSpec], ffn: list[FfnSpec]) -> tuple[LayerGroup, ...]:
+    """Equal layers together, in the order of their first layer."""
+    members: dict[tuple[AttentionSpec, FfnSpec], list[int]] = {}
+    for index, pair in enumerate(zip(attention, ffn, strict=True)):
+        members.setdefault(pair, []).append(index)
+    return tuple(LayerGroup(len(where), pair[0], pair[1], tuple(where)) for pair, where in members.items())
+
+
+def _max_position(fields: Fields, assumed: list[str]) -> int:
+    """Longest context the positions allow; position scaling counts (0 = not said)."""
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
+    longest = fields.integer(*names, default=0)
+    scaling = fields.section("rope_scaling")
+    if scaling is None or not longest:
+        return longest
+    kind = scaling.text("rope_type", "type")
+    if kind not in _YARN:
+        return longest
+    factor = scaling.number("factor", default=1.0, minimum=1.0)
+    original = scaling.integer("original_max_position_embeddings", default=0) or longest
+    scaled = int(original * factor)
+    if scaled > longest:
+        assumed.append(f"longest context {scaled} = {original} positions x {kind} factor {factor:g}")
+    return max(longest, scaled)
+
+
+def _mtp_layers(fields: Fields) -> int:
+    """Layers of the built-in draft (multi-token prediction) modules."""
+    for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers"):
+        if key in fields:
+            return fields.integer(key, maximum=LARGEST_LAYERS)
+    if "num_mtp_modules" in fields and fields.flag("use_mtp", default=True):
+        per_module = fields.integer("mtp_transformer_layers", default=1, maximum=LARGEST_LAYERS)
+        return fields.integer("num_mtp_modules", maximum=LARGEST_LAYERS) * per_module
+    return 0
+
+
+def _structural_notes(fields: Fields, groups: tuple[LayerGroup, ...]) -> list[str]:
+    """Shapes that the config does not fix and the card had to take from elsewhere."""
+    notes = []
+    if any(not group.attention.latent_expanded for group in groups):
+        notes.append("compressor and indexer weights of compressed latent attention: shapes not in the config")
+    if "linear_attn_config" in fields:
+        notes.append("KDA projections (low-rank decay gate of one head's width): shapes not in the config")
+    if any(group.attention.index_heads and group.attention.kind is AttentionKind.GQA for group in groups):
+        notes.append("block-sparse indexer: one shared index key per token, stored in the KV format")
+    return notes
+
+
+def _unknown(
+    fields: Fields, *, hidden: int, vocab: int, groups: tuple[LayerGroup, ...], layer_names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Shape fields that a partial config leaves out."""
+    missing = [] if fields.find(*layer_names)[1] is not None else ["layers"]
+    missing += [] if hidden else ["hidden"]
+    missing += [] if vocab else ["vocab"]
+    if any(group.attention.head_dim == 0 for group in groups):
+        missing.append("head_dim")
+    if any(not group.ffn.is_moe and group.ffn.intermediate == 0 for group in groups):
+        missing.append("intermediate")
+    if any(group.ffn.is_moe and group.ffn.expert_intermediate == 0 for group in groups):
+        missing.append("expert_intermediate")
+    return tuple(missing)

@@ -1,0 +1,245 @@
+"""Attention layers from a Hugging Face config: which kind each layer is, and its dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from simcore.cards.formats import canonical_format
+from simcore.cards.hf_fields import Fields
+from simcore.cards.model import AttentionKind, AttentionSpec
+from simcore.errors import InputError
+
+FULL, WINDOW, LINEAR = "full", "window", "linear"
+_LAYER_TYPES = {
+    "full_attention": FULL, "attention": FULL, "full": FULL, "global": FULL, "global_attention": FULL,
+    "sparse_attention": FULL, "compressed_sparse_attention": FULL, "heavily_compressed_attention": FULL,
+    "sliding_attention": WINDOW, "sliding_window_attention": WINDOW, "sliding": WINDOW, "local": WINDOW,
+    "local_attention": WINDOW, "chunked_attention": WINDOW,
+    "linear_attention": LINEAR, "gated_delta_net": LINEAR, "kda": LINEAR,
+}  # fmt: skip
+_LARGEST_DENOMINATOR = 1024
+"""Partial rotary factors are small fractions such as 1/4; this makes them exact."""
+_STATE_SPACE_KEYS = ("hybrid_override_pattern", "layers_block_type", "ssm_cfg", "attn_layer_period", "mamba_d_state")
+
+
+def attention_layers(fields: Fields, *, hidden: int, layers: int) -> list[AttentionSpec]:
+    """One AttentionSpec per layer, in order. Raises InputError for anything that is not modelled or contradictory."""
+    for key in _STATE_SPACE_KEYS:
+        if key in fields:
+            raise InputError(
+                f"{fields.path}.{key}", fields.values[key], "be absent", "state-space layers are not modelled"
+            )
+    kinds = _layer_kinds(fields, layers)
+    linear = _linear_spec(fields) if LINEAR in kinds else None
+    if fields.integer("kv_lora_rank", default=0):
+        base, window_base = _latent_spec(fields), None
+    elif "compress_ratios" in fields:
+        return _compressed_latent(fields, layers)
+    else:
+        base = _grouped_spec(fields, hidden)
+        window_base = _window_spec(fields, base) if WINDOW in kinds else None
+    own = fields.strings("indexer_types", at_least=layers)
+    sparse = _block_sparse(fields, layers)
+    result = []
+    for index, kind in enumerate(kinds):
+        if kind == LINEAR and linear is not None:
+            result.append(linear)
+            continue
+        spec = base if kind == FULL or window_base is None else window_base
+        if own is not None and spec.index_heads:
+            if own[index] not in ("full", "shared"):
+                raise InputError(f"{fields.path}.indexer_types[{index}]", own[index], "be `full` or `shared`")
+            spec = replace(spec, indexer_own=own[index] == "full")
+        if sparse is not None and sparse[0][index]:
+            spec = replace(spec, index_heads=sparse[1], index_head_dim=sparse[2], index_topk_tokens=sparse[3])
+        result.append(spec)
+    return result
+
+
+def _layer_kinds(fields: Fields, layers: int) -> list[str]:
+    linear_config = fields.section("linear_attn_config")
+    if linear_config is not None and "kda_layers" in linear_config:
+        linear = set(linear_config.integers("kda_layers", minimum=1) or ())
+        if linear and max(linear) > layers:
+            raise InputError(f"{linear_config.path}.kda_layers", max(linear), f"be at most the layer count {layers}")
+        return [LINEAR if index + 1 in linear else FULL for index in range(layers)]
+    names = fields.strings("layer_types", at_least=layers)
+    if names is not None:
+        kinds = []
+        for index, name in enumerate(names[:layers]):
+            if name not in _LAYER_TYPES:
+                known = ", ".join(sorted(_LAYER_TYPES))
+                raise InputError(
+                    f"{fields.path}.layer_types[{index}]", name, "be a modelled layer type", f"one of {known}"
+                )
+            kinds.append(_LAYER_TYPES[name])
+        return kinds
+    flags = fields.integers("attn_type_list", at_least=layers)
+    if flags is not None and any(flag != 1 for flag in flags[:layers]):
+        raise InputError(f"{fields.path}.attn_type_list", flags, "be all 1", "lightning attention is not modelled")
+    if "linear_num_value_heads" in fields:
+        interval = fields.integer("full_attention_interval", default=4, minimum=1)
+        return [FULL if (index + 1) % interval == 0 else LINEAR for index in range(layers)]
+    return _window_kinds(fields, layers)
+
+
+def _window_kinds(fields: Fields, layers: int) -> list[str]:
+    family = fields.text("model_type")
+    window = fields.integer("sliding_window", "sliding_window_size", "attention_chunk_size", default=0)
+    if not window or not fields.flag("use_sliding_window", default=not family.startswith(("qwen2", "qwen3"))):
+        return [FULL] * layers
+    period = fields.integer("sliding_window_pattern", "_sliding_window_pattern", default=0)
+    if not period and family.startswith("gemma3"):
+        period = 6
+    elif not period and family in ("cohere2", "llama4_text", "llama4"):
+        period = 4
+    elif not period and family in ("gpt_oss", "gemma2"):
+        period = 2
+    if period:
+        return [FULL if (index + 1) % period == 0 else WINDOW for index in range(layers)]
+    first = 0
+    if "use_sliding_window" in fields or family.startswith(("qwen2", "qwen3")):
+        first = fields.integer("max_window_layers", default=0)
+    return [WINDOW if index >= first else FULL for index in range(layers)]
+
+
+def _latent_spec(fields: Fields) -> AttentionSpec:
+    heads = fields.integer("num_attention_heads", "n_head", minimum=1)
+    nope = fields.integer("qk_nope_head_dim", minimum=1)
+    rope = fields.integer("qk_rope_head_dim", minimum=0)
+    return AttentionSpec(
+        kind=AttentionKind.MLA, heads=heads, kv_heads=1, head_dim=nope + rope,
+        value_head_dim=fields.integer("v_head_dim", minimum=1),
+        q_lora_rank=fields.integer("q_lora_rank", default=0), kv_lora_rank=fields.integer("kv_lora_rank", minimum=1),
+        qk_nope_head_dim=nope, qk_rope_head_dim=rope,
+        index_heads=fields.integer("index_n_heads", default=0),
+        index_head_dim=fields.integer("index_head_dim", default=0) if "index_n_heads" in fields else 0,
+        index_topk_tokens=fields.integer("index_topk", default=0) if "index_n_heads" in fields else 0,
+        output_gate=fields.flag("mla_use_output_gate"), qkv_bias=fields.flag("attention_bias"),
+    )  # fmt: skip
+
+
+def _compressed_latent(fields: Fields, layers: int) -> list[AttentionSpec]:
+    """DeepSeek-V4: one 512-wide latent per entry, a window plus a pool compressed by a ratio per layer."""
+    ratios = fields.integers("compress_ratios", at_least=layers) or []
+    head_dim, rope = fields.integer("head_dim", minimum=1), fields.integer("qk_rope_head_dim", minimum=0)
+    if rope > head_dim:
+        raise InputError(f"{fields.path}.qk_rope_head_dim", rope, f"be at most head_dim {head_dim}")
+    base = AttentionSpec(
+        kind=AttentionKind.MLA, heads=fields.integer("num_attention_heads", minimum=1), kv_heads=1,
+        head_dim=head_dim, value_head_dim=head_dim, window_tokens=fields.integer("sliding_window", minimum=1),
+        q_lora_rank=fields.integer("q_lora_rank", minimum=1), kv_lora_rank=head_dim - rope,
+        qk_nope_head_dim=head_dim - rope, qk_rope_head_dim=rope, latent_expanded=False,
+        o_lora_rank=fields.integer("o_lora_rank", default=0), o_groups=fields.integer("o_groups", default=0),
+    )  # fmt: skip
+    # The indexer picks entries of the finely compressed pool; layers with the coarse ratio attend to all of it.
+    fine = min((ratio for ratio in ratios[:layers] if ratio > 1), default=0)
+    indexed = replace(
+        base, index_heads=fields.integer("index_n_heads", default=0),
+        index_head_dim=fields.integer("index_head_dim", default=0),
+        index_topk_tokens=fields.integer("index_topk", default=0),
+    )  # fmt: skip
+    return [
+        replace(indexed if ratio == fine and ratio > 1 else base, kv_compress_ratio=max(ratio, 1))
+        for ratio in ratios[:layers]
+    ]
+
+
+def _grouped_spec(fields: Fields, hidden: int) -> AttentionSpec:
+    heads = fields.integer("num_attention_heads", "n_head", "num_heads", minimum=1)
+    multi_query = fields.flag("multi_query") and not fields.flag("new_decoder_architecture")
+    kv_heads = fields.integer(
+        "num_key_value_heads", "num_kv_heads", "num_attention_groups", "n_head_kv", "multi_query_group_num",
+        default=1 if multi_query else heads, minimum=1,
+    )  # fmt: skip
+    if heads % kv_heads:
+        raise InputError(
+            f"{fields.path}.num_key_value_heads", kv_heads, "divide num_attention_heads", f"{heads} heads leave a rest"
+        )
+    head_dim = fields.integer("head_dim", "kv_channels", "attention_head_dim", default=0)
+    if not head_dim and hidden:
+        if hidden % heads:
+            field = f"{fields.path}.hidden_size"
+            raise InputError(field, hidden, f"be a multiple of num_attention_heads {heads}", "or give head_dim")
+        head_dim = hidden // heads
+    family = fields.text("model_type")
+    bias = fields.flag("attention_bias", "qkv_bias", default=family in ("qwen2", "qwen2_moe"))
+    return AttentionSpec(
+        kind=AttentionKind.GQA, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
+        value_head_dim=fields.integer("v_head_dim", default=head_dim),
+        qkv_bias=bias, o_bias="attention_bias" in fields and bias, sinks=family == "gpt_oss",
+        qk_norm=fields.flag("use_qk_norm", "qk_layernorm", default=family.startswith(("qwen3", "gemma3"))),
+        output_gate=fields.flag("attn_output_gate", "attention_output_gate", default=family == "qwen3_next"),
+    )  # fmt: skip
+
+
+def _window_spec(fields: Fields, base: AttentionSpec) -> AttentionSpec:
+    window = fields.integer("sliding_window", "sliding_window_size", "attention_chunk_size", minimum=1)
+    other = fields.section("attention_other_setting")  # Step-3.5: its window layers have their own head counts
+    if other is None:
+        return replace(base, window_tokens=window)
+    heads = other.integer("num_attention_heads", default=base.heads, minimum=1)
+    kv_heads = other.integer("num_attention_groups", "num_key_value_heads", default=base.kv_heads, minimum=1)
+    if heads % kv_heads:
+        raise InputError(f"{other.path}.num_attention_groups", kv_heads, f"divide the {heads} heads")
+    head_dim = other.integer("head_dim", default=base.head_dim, minimum=1)
+    return replace(
+        base, window_tokens=window, heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_head_dim=head_dim
+    )
+
+
+def _linear_spec(fields: Fields) -> AttentionSpec:
+    state = canonical_format(fields.text("mamba_ssm_dtype", default="bf16"), f"{fields.path}.mamba_ssm_dtype")
+    section = fields.section("linear_attn_config")
+    if section is not None:
+        heads, dim = section.integer("num_heads", minimum=1), section.integer("head_dim", minimum=1)
+        key_heads, value_heads, key_dim, value_dim = heads, heads, dim, dim
+        kernel = section.integer("short_conv_kernel_size", default=4, minimum=1)
+        full_rank_gate = section.flag("use_full_rank_gate")
+    else:
+        key_heads = fields.integer("linear_num_key_heads", minimum=1)
+        value_heads = fields.integer("linear_num_value_heads", minimum=1)
+        key_dim = fields.integer("linear_key_head_dim", minimum=1)
+        value_dim = fields.integer("linear_value_head_dim", minimum=1)
+        kernel, full_rank_gate = fields.integer("linear_conv_kernel_dim", default=4, minimum=1), True
+    if value_heads % key_heads:
+        raise InputError(
+            f"{fields.path}.linear_num_value_heads", value_heads, f"be a multiple of {key_heads} key heads"
+        )
+    return AttentionSpec(
+        kind=AttentionKind.LINEAR, heads=value_heads, kv_heads=key_heads, head_dim=key_dim, value_head_dim=value_dim,
+        linear_key_heads=key_heads, linear_value_heads=value_heads, linear_key_dim=key_dim,
+        linear_value_dim=value_dim, conv_kernel_tokens=kernel, state_dtype=state, output_gate=full_rank_gate,
+    )  # fmt: skip
+
+
+def _block_sparse(fields: Fields, layers: int) -> tuple[list[int], int, int, int] | None:
+    """MiniMax-M3: (flag per layer, index heads, index head dim, attended tokens), or None."""
+    section = fields.section("sparse_attention_config")
+    if section is None or not section.flag("use_sparse_attention", default=True):
+        return None
+    layer_flags = section.integers("sparse_attention_freq", at_least=layers) or [1] * layers
+    blocks = section.integer("sparse_topk_blocks", minimum=1) * section.integer("sparse_block_size", minimum=1)
+    return (
+        layer_flags,
+        section.integer("sparse_num_index_heads", default=1),
+        section.integer("sparse_index_dim"),
+        blocks,
+    )
+
+
+def rotary_dim(fields: Fields, spec: AttentionSpec) -> int:
+    """Width of the cached cos/sin table (0 = no rotary positions): `rotary_dim`, partial factor or the whole head."""
+    if fields.flag("mla_use_nope"):
+        return 0
+    if spec.kind is AttentionKind.MLA:
+        return spec.qk_rope_head_dim
+    given = fields.integer("rotary_dim", default=0)
+    if given:
+        return given
+    parameters = fields.section("rope_parameters")
+    factor = fields.number("partial_rotary_factor", "rotary_pct", default=1.0)
+    if parameters is not None:
+        factor = parameters.number("partial_rotary_factor", default=factor)
+    return int(spec.head_dim * Fraction(factor).limit_denominator(_LARGEST_DENOMINATOR))

@@ -1,0 +1,103 @@
+"""Feed-forward layers from a Hugging Face config: dense width, routed experts, shared experts, per layer."""
+
+from __future__ import annotations
+
+from simcore.cards.hf_fields import Fields
+from simcore.cards.model import FfnSpec
+from simcore.errors import InputError
+
+_NOT_GATED = {
+    "phi", "gpt2", "gpt_neox", "gptj", "falcon", "opt", "bloom", "mpt", "starcoder2", "gpt_bigcode", "nemotron",
+}  # fmt: skip
+_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts", "num_routed_experts")
+_TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "top_k_experts", "experts_per_token")
+_EXPERT_WIDTH = ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size")
+
+
+def ffn_layers(fields: Fields, *, layers: int, partial: bool = False) -> list[FfnSpec]:
+    """One FfnSpec per layer, in order; `partial` allows a config without widths. Raises InputError."""
+    gated = fields.text("model_type") not in _NOT_GATED
+    experts = fields.integer(*_EXPERTS, default=0)
+    width_names = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+    if experts == 0:
+        width = fields.integer(*width_names, default=0 if partial else None, minimum=0 if partial else 1)
+        return [FfnSpec(intermediate=width, gated=gated)] * layers
+    expert_width = fields.integer(*_EXPERT_WIDTH, *width_names, default=0 if partial else None, minimum=0)
+    if not expert_width and not partial:
+        raise InputError(f"{fields.path}.moe_intermediate_size", 0, "be at least 1", "the model has routed experts")
+    top_k = fields.integer(*_TOP_K, default=0 if partial else None, minimum=0 if partial else 1)
+    if top_k > experts:
+        field, _ = fields.find(*_TOP_K)
+        raise InputError(field, top_k, f"be at most the {experts} routed experts")
+    shared_width = _shared_width(fields, expert_width)
+    shared_count = fields.integer("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=0)
+    sparse = FfnSpec(
+        experts_count=experts,
+        experts_per_token=top_k,
+        expert_intermediate=expert_width,
+        expert_hidden=fields.integer("routed_expert_hidden_size", default=0),
+        shared_experts_count=max(shared_count, 1) if shared_width else 0,
+        shared_intermediate=shared_width,
+        shared_gate="shared_expert_intermediate_size" in fields and shared_width > 0,
+        bias=fields.text("model_type") == "gpt_oss",
+        gated=gated,
+    )
+    flags = _moe_flags(fields, layers)
+    dense = FfnSpec(gated=gated)
+    if not all(flags):
+        dense_names = ("dense_intermediate_size", "intermediate_size_mlp", *width_names)
+        width = fields.integer(*dense_names, default=0 if partial else None, minimum=0 if partial else 1)
+        dense = FfnSpec(intermediate=width, gated=gated)
+    return [sparse if flag else dense for flag in flags]
+
+
+def _shared_width(fields: Fields, expert_width: int) -> int:
+    """Width of all shared experts together: given as one width, or as a count of expert-sized ones."""
+    names = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim", "share_expert_dims")
+    field, value = fields.find(*names)
+    if isinstance(value, list):
+        raise InputError(field, value, "be one width")
+    if value is not None:
+        return fields.integer(*names)
+    count = fields.integer("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=0)
+    return count * expert_width
+
+
+def _moe_flags(fields: Fields, layers: int) -> list[bool]:
+    """True for each layer whose feed-forward part is routed."""
+    names = fields.strings("mlp_layer_types", at_least=layers)
+    if names is not None:
+        for index, name in enumerate(names[:layers]):
+            if name not in ("dense", "sparse", "moe"):
+                raise InputError(f"{fields.path}.mlp_layer_types[{index}]", name, "be `dense` or `sparse`")
+        return [name != "dense" for name in names[:layers]]
+    chosen = _chosen_layers(fields)
+    if chosen is not None:
+        return [index in chosen for index in range(layers)]
+    first = fields.integer("first_k_dense_replace", "moe_layer_start_index", default=0)
+    _, frequency = fields.find("moe_layer_freq")
+    if isinstance(frequency, list):
+        listed = fields.integers("moe_layer_freq", at_least=layers) or []
+        return [bool(flag) for flag in listed[:layers]]
+    step = fields.integer("moe_layer_freq", "moe_layer_interval", default=1, minimum=1)
+    sparse_step = fields.integer(
+        "decoder_sparse_step", "interleave_moe_layer_step", "expert_interval", default=1, minimum=1
+    )
+    dense_only = set(fields.integers("mlp_only_layers") or ())
+    return [
+        index >= first and index % step == 0 and (index + 1) % sparse_step == 0 and index not in dense_only
+        for index in range(layers)
+    ]
+
+
+def _chosen_layers(fields: Fields) -> set[int] | None:
+    """Layer indexes listed as routed (`moe_layers`, or Step's comma-separated `moe_layers_enum`), or None."""
+    field, value = fields.find("moe_layers", "moe_layers_enum")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        if not all(part.isdigit() for part in parts):
+            raise InputError(field, value, "be layer numbers separated by commas")
+        return {int(part) for part in parts}
+    return set(fields.integers("moe_layers", "moe_layers_enum") or ())

@@ -1,0 +1,320 @@
+"""Storage formats of a checkpoint from its `quantization_config`: which component is stored how."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simcore.cards.formats import canonical_format
+from simcore.cards.hf_fields import Fields, check_integer
+from simcore.cards.model import AttentionKind, Dtypes
+from simcore.errors import InputError
+
+_LARGEST_PATTERN = 300
+_LARGEST_LIST = 20_000
+
+
+@dataclass(frozen=True)
+class _Scheme:
+    """How one group of modules is stored."""
+
+    dtype: str
+    group: int = 0
+    block: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class LayerSample:
+    """One layer that stands for its group when module names are looked up."""
+
+    index: int
+    attention: AttentionKind
+    is_moe: bool
+
+
+def dtypes_from_config(fields: Fields, base: str, samples: Sequence[LayerSample]) -> tuple[Dtypes, list[str]]:
+    """Dtypes of the checkpoint and what had to be assumed.
+
+    `fields` is the config that holds `quantization_config`; `base` the unquantised format; `samples` one layer per
+    group, whose module names are looked up in ignore and target lists. Raises InputError for an unknown method.
+    """
+    quant = fields.section("quantization_config", "quant_config")
+    components = ("weights", "experts", "shared_experts", "attention")
+    if quant is None:
+        plain = dict.fromkeys((*components, "embeddings", "head"), base)
+        return Dtypes(activations=base, **plain), []
+    method = quant.text("quant_method", default="modelopt" if "quant_algo" in quant else "").lower().replace("_", "-")
+    readers: dict[str, Callable[[Fields], Callable[[str], _Scheme | None]]] = {
+        "fp8": _fp8, "fbgemm-fp8": _fp8, "mxfp4": _mxfp4, "compressed-tensors": _compressed, "modelopt": _modelopt,
+        "modelopt-fp4": _modelopt, "awq": _integer, "gptq": _integer, "gptq-marlin": _integer, "quark": _quark,
+    }  # fmt: skip
+    if method not in readers:
+        must = f"be one of {', '.join(sorted(readers))}"
+        raise InputError(f"{quant.path}.quant_method", method, must, "the storage formats cannot be told")
+    scheme_of = readers[method](quant)
+    chosen: dict[str, _Scheme] = {}
+    for component in components:
+        votes = [scheme_of(f"model.layers.{index}.{name}") for index, name in _modules(fields, component, samples)]
+        found = [vote for vote in votes if vote is not None]
+        # What most of the sampled modules say stands for the component.
+        if found and 2 * len(found) >= len(votes):
+            chosen[component] = max(found, key=found.count)
+    expert_dtype = fields.text("expert_dtype")
+    if expert_dtype:  # DeepSeek-V4: FP8 outside, OCP MXFP4 experts
+        chosen["experts"] = _Scheme("mxfp4" if expert_dtype == "fp4" else canonical_format(expert_dtype))
+    stored = {name: chosen[name].dtype if name in chosen else base for name in components}
+    blocks = {scheme.block for scheme in chosen.values() if scheme.block is not None}
+    groups = {scheme.group for scheme in chosen.values() if scheme.group}
+    assumed = []
+    if len(blocks) > 1 or len(groups) > 1:
+        assumed.append("quantization_config mixes block or group sizes: the largest stands for all")
+    head = scheme_of("lm_head") if method.startswith("modelopt") else None
+    return (
+        Dtypes(
+            **stored, embeddings=base, head=base if head is None else head.dtype,
+            activations=_activation_format(quant, chosen, base),
+            block=max(blocks) if blocks else None, group=max(groups, default=0),
+        ),
+        assumed,
+    )  # fmt: skip
+
+
+def _modules(fields: Fields, component: str, samples: Sequence[LayerSample]) -> list[tuple[int, str]]:
+    """(layer, module name) pairs that stand for a component, in the naming of the model's family."""
+    family = fields.text("model_type")
+    routed = "block_sparse_moe" if family.startswith(("minimax_m2", "mixtral")) else "mlp"
+    singular = any(name in fields for name in ("shared_expert_intermediate_size", "share_expert_dim"))
+    shared = (
+        ("share_expert" if "share_expert_dim" in fields else "mlp.shared_expert") if singular else "mlp.shared_experts"
+    )
+    linear = "self_attn.o_proj" if "linear_attn_config" in fields else "linear_attn.out_proj"
+    if component == "experts":
+        return [(sample.index, f"{routed}.experts.0.gate_proj") for sample in samples if sample.is_moe]
+    if component == "shared_experts":
+        return [(sample.index, f"{shared}.gate_proj") for sample in samples if sample.is_moe]
+    if component == "weights":
+        dense = [sample.index for sample in samples if not sample.is_moe] or [samples[0].index]
+        return [(index, "mlp.gate_proj") for index in dense]
+    names = {
+        AttentionKind.LINEAR: (linear,),
+        AttentionKind.MLA: ("self_attn.q_b_proj", "self_attn.o_proj"),
+        AttentionKind.GQA: ("self_attn.q_proj", "self_attn.o_proj"),
+    }
+    return [(sample.index, name) for sample in samples for name in names[sample.attention]]
+
+
+def _activation_format(quant: Fields, chosen: dict[str, _Scheme], base: str) -> str:
+    """FP8 checkpoints run FP8 activations; weight-only and mixed formats run the base format."""
+    groups = quant.section("config_groups")
+    for name in () if groups is None else groups.values:
+        if groups is not None and "input_activations" not in (groups.section(name) or Fields({})):
+            return base
+    active = {scheme.dtype for scheme in chosen.values()}
+    if quant.text("quant_method") == "mxfp4" or "W4A16" in quant.text("quant_algo"):
+        return base
+    if active == {"fp8", "mxfp4"}:
+        return "fp8"
+    only = active.pop() if len(active) == 1 else base
+    return only if only in ("fp8", "mxfp8", "mxfp4", "nvfp4") else base
+
+
+def _ignored(quant: Fields) -> Callable[[str], bool]:
+    names = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "exclude_layers")
+    patterns: list[str] = []
+    for name in names:
+        patterns += quant.strings(name) or []
+    if len(patterns) > _LARGEST_LIST:
+        raise InputError(quant.path, f"{len(patterns)} ignored modules", f"list at most {_LARGEST_LIST}")
+    exact = frozenset(pattern for pattern in patterns if not _has_wildcard(pattern))
+    matchers = [_matcher(pattern, quant.path) for pattern in patterns if _has_wildcard(pattern)]
+
+    def is_ignored(module: str) -> bool:
+        parts = module.split(".")
+        # A listed name covers itself and everything below it; it may leave out the leading `model.`.
+        spans = {".".join(parts[a:b]) for a in range(len(parts)) for b in range(a + 1, len(parts) + 1)}
+        return not spans.isdisjoint(exact) or any(match(module) for match in matchers)
+
+    return is_ignored
+
+
+def _has_wildcard(pattern: str) -> bool:
+    return pattern.startswith("re:") or any(mark in pattern for mark in "*?[")
+
+
+def _matcher(pattern: str, path: str) -> Callable[[str], bool]:
+    """A matcher for `re:…` or a shell pattern; patterns that could run for ever are refused."""
+    text = pattern.removeprefix("re:")
+    if len(text) > _LARGEST_PATTERN or text.count("*") + text.count("+") > 4 or re.search(r"\)[*+{]", text):
+        raise InputError(path, pattern, "be a simple pattern", "at most four wildcards and no repeated groups")
+    if pattern.startswith("re:"):
+        try:
+            compiled = re.compile(text)
+        except re.error as error:
+            raise InputError(path, pattern, "be a valid regular expression", str(error)) from error
+        return lambda module: compiled.match(module) is not None
+    glob = re.compile(fnmatch.translate(text))
+    below = re.compile(fnmatch.translate(text + ".*"))
+    return lambda module: glob.match(module) is not None or below.match(module) is not None
+
+
+def _block(quant: Fields) -> tuple[int, int] | None:
+    sizes = quant.integers("weight_block_size", minimum=1)
+    if sizes is None:
+        return None
+    if len(sizes) != 2:
+        raise InputError(f"{quant.path}.weight_block_size", sizes, "have two entries")
+    return sizes[0], sizes[1]
+
+
+def _fp8(quant: Fields) -> Callable[[str], _Scheme | None]:
+    ignored, scheme = _ignored(quant), _Scheme("fp8", block=_block(quant))
+    return lambda module: None if ignored(module) else scheme
+
+
+def _mxfp4(quant: Fields) -> Callable[[str], _Scheme | None]:
+    """gpt-oss: only routed experts are stored as MXFP4."""
+    ignored = _ignored(quant)
+    return lambda module: _Scheme("mxfp4") if "experts" in module and not ignored(module) else None
+
+
+def _integer(quant: Fields) -> Callable[[str], _Scheme | None]:
+    bits = quant.integer("bits", "w_bit", default=4, minimum=1)
+    if bits not in (4, 8):
+        raise InputError(f"{quant.path}.bits", bits, "be 4 or 8")
+    _, size = quant.find("group_size", "q_group_size")
+    group = 0 if size in (None, -1) else check_integer(f"{quant.path}.group_size", size, 1)
+    ignored, scheme = _ignored(quant), _Scheme(f"int{bits}", group=group)
+    return lambda module: None if ignored(module) else scheme
+
+
+def _compressed(quant: Fields) -> Callable[[str], _Scheme | None]:
+    groups = quant.section("config_groups")
+    if groups is None:
+        raise InputError(f"{quant.path}.config_groups", None, "be given")
+    ignored = _ignored(quant)
+    schemes: list[tuple[Callable[[str], bool], _Scheme]] = []
+    for name in groups.values:
+        group = groups.section(name)
+        weights = None if group is None else group.section("weights")
+        if group is None or weights is None:
+            continue
+        schemes.append((_targets(group), _number_scheme(weights)))
+
+    def scheme_of(module: str) -> _Scheme | None:
+        if ignored(module):
+            return None
+        return next((scheme for targets, scheme in schemes if targets(module)), None)
+
+    return scheme_of
+
+
+def _targets(group: Fields) -> Callable[[str], bool]:
+    """Modules a config group applies to: a layer class (any linear module) or names and patterns."""
+    targets = group.strings("targets") or ["Linear"]
+    if any(target in ("Linear", "FusedMoE", "MoEGMM") for target in targets):
+        return lambda module: module != "lm_head"
+    names = frozenset(target.split("language_model.")[-1].removeprefix("model.") for target in targets)
+    matchers = [_matcher(target, f"{group.path}.targets") for target in targets if _has_wildcard(target)]
+
+    def applies(module: str) -> bool:
+        bare = module.removeprefix("model.")
+        above = {bare} | {bare[:index] for index, mark in enumerate(bare) if mark == "."}
+        return not above.isdisjoint(names) or any(match(module) for match in matchers)
+
+    return applies
+
+
+def _number_scheme(weights: Fields) -> _Scheme:
+    """Format of a compressed-tensors style `weights` record: bits, type, strategy, group or block."""
+    bits, kind = weights.integer("num_bits", minimum=1), weights.text("type", default="int")
+    group = weights.integer("group_size", default=0, minimum=-1)
+    group = max(group, 0)
+    if kind == "float" and bits == 8:
+        block = weights.integers("block_structure", minimum=1) if isinstance(
+            weights.values.get("block_structure"), list) else None  # fmt: skip
+        if group == 32:
+            return _Scheme("mxfp8")
+        return _Scheme("fp8", block=(block[0], block[1]) if block is not None and len(block) == 2 else None)
+    if kind == "float" and bits == 4:
+        return _Scheme("nvfp4" if group == 16 else "mxfp4")
+    if kind == "int" and bits in (4, 8):
+        return _Scheme(f"int{bits}", group=group)
+    raise InputError(f"{weights.path}.num_bits", bits, "be a known width", f"{kind} of {bits} bits is not known")
+
+
+def _modelopt(quant: Fields) -> Callable[[str], _Scheme | None]:
+    if "config_groups" in quant:
+        return _compressed(quant)
+    listed = quant.section("quantized_layers")
+    algorithm = quant.text("quant_algo").upper()
+    if listed is not None:
+        by_name = {
+            name.split("language_model.")[-1].removeprefix("model."): _algorithm_scheme(
+                (listed.section(name) or Fields({})).text("quant_algo").upper(), listed.path
+            )
+            for name in listed.values
+        }
+
+        def scheme_of(module: str) -> _Scheme | None:
+            bare = module.removeprefix("model.")
+            above = [bare] + [bare[:index] for index in range(len(bare) - 1, 0, -1) if bare[index] == "."]
+            return next((by_name[name] for name in above if name in by_name), None)
+
+        return scheme_of
+    scheme, ignored = _algorithm_scheme(algorithm, quant.path), _ignored(quant)
+    return lambda module: None if ignored(module) or module == "lm_head" else scheme
+
+
+def _algorithm_scheme(algorithm: str, path: str) -> _Scheme:
+    if "NVFP4" in algorithm:
+        return _Scheme("nvfp4")
+    if "MXFP4" in algorithm:
+        return _Scheme("mxfp4")
+    if "FP8" in algorithm:
+        return _Scheme("fp8")
+    if algorithm.startswith(("W4A16", "W4A8", "INT4")):
+        return _Scheme("int4", group=128)
+    raise InputError(f"{path}.quant_algo", algorithm, "be a known algorithm", "FP8, NVFP4, MXFP4, W4A16_AWQ, …")
+
+
+def _quark(quant: Fields) -> Callable[[str], _Scheme | None]:
+    """AMD Quark: a global weight record, per-layer overrides by pattern, and an exclude list."""
+    overall = quant.section("global_quant_config")
+    weight = None if overall is None else overall.section("weight")
+    if weight is None:
+        raise InputError(f"{quant.path}.global_quant_config.weight", None, "be given")
+    ignored, scheme = _ignored(quant), _quark_scheme(weight)
+    special: list[tuple[Callable[[str], bool], _Scheme]] = []
+    overrides = quant.section("layer_quant_config")
+    for pattern in () if overrides is None else overrides.values:
+        entry = overrides.section(pattern) if overrides is not None else None
+        record: Fields | None = None if entry is None else entry.section("weight")
+        if record is not None:
+            special.append((_matcher(pattern, quant.path), _quark_scheme(record)))
+
+    def scheme_of(module: str) -> _Scheme | None:
+        if ignored(module):
+            return None
+        return next((found for match, found in special if match(module)), scheme)
+
+    return scheme_of
+
+
+def _quark_scheme(weight: Fields) -> _Scheme:
+    name: Any = weight.values.get("dtype")
+    if isinstance(name, list):  # staged quantisation: the last stage is what is stored
+        name = name[-1] if name else None
+    dtype = str(name).lower()
+    group = max(weight.integer("group_size", default=0, minimum=-1), 0)
+    if dtype.startswith("fp4"):
+        return _Scheme("mxfp4" if group in (0, 32) else "nvfp4")
+    if dtype.startswith("fp6"):
+        return _Scheme("mxfp6")
+    if dtype.startswith("fp8"):
+        return _Scheme("mxfp8" if group == 32 else "fp8")
+    if dtype in ("int4", "uint4", "int8", "uint8"):
+        return _Scheme(dtype.removeprefix("u"), group=group)
+    raise InputError(f"{weight.path}.dtype", name, "be a known Quark dtype", "fp4, fp6_e3m2, fp8_e4m3, int4, int8")
