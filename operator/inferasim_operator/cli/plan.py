@@ -1,0 +1,180 @@
+"""`inferasim plan`: a ServingPlan computed here, with the operator's own planning code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from inferasim_operator.cli import documents
+from inferasim_operator.planning import compute_plan
+from simcore.errors import FormatError, InputError
+
+PLAN_KIND = "ServingPlan"
+ANCHOR_KEY = "anchor.json"
+CONFIG_KEY = "config.json"
+
+
+def gather(paths: list[str]) -> dict[str, Any]:
+    """The question in `paths`: one ServingPlan (manifest or bare spec), anchors (files or ConfigMaps), model configs.
+
+    An anchor is named as its ConfigMap, or as its file without the extension: the names that the answer repeats.
+    Raises InputError, FormatError.
+    """
+    plans: list[tuple[str, dict[str, Any]]] = []
+    anchors: dict[str, Any] = {}
+    config_maps: dict[str, Mapping[str, str]] = {}
+    for path in documents.expand(paths):
+        for document in documents.load_documents(path):
+            if "schema" in document:
+                _add(anchors, Path(path).stem, document, path)
+            elif document.get("kind") == "ConfigMap":
+                _take_config_map(document, path, anchors, config_maps)
+            elif document.get("kind") in (None, PLAN_KIND):
+                plans.append((path, document))
+            elif path in paths:
+                raise FormatError(path, None, "kind", document.get("kind"), f"be {PLAN_KIND}, ConfigMap or an anchor")
+    if len(plans) != 1:
+        raise InputError("file", f"{len(plans)} plans", "hold exactly one ServingPlan", "name it with -f")
+    path, document = plans[0]
+    spec = document.get("spec") if document.get("kind") == PLAN_KIND else document
+    if not isinstance(spec, dict):
+        raise FormatError(path, None, "spec", type(spec).__name__, "be a mapping")
+    return {"spec": spec, "anchors": anchors, "modelConfig": _model_config(spec, config_maps)}
+
+
+def _add(anchors: dict[str, Any], name: str, anchor: object, path: str) -> None:
+    if name in anchors:
+        raise FormatError(path, None, "anchor", name, "have a name of its own", "two anchors share it")
+    anchors[name] = anchor
+
+
+def _take_config_map(
+    document: Mapping[str, Any], path: str, anchors: dict[str, Any], config_maps: dict[str, Mapping[str, str]]
+) -> None:
+    name = str((document.get("metadata") or {}).get("name", ""))
+    data = document.get("data") or {}
+    if ANCHOR_KEY in data:
+        _add(anchors, name, _json(data[ANCHOR_KEY], path, ANCHOR_KEY), path)
+    else:
+        config_maps[name] = data
+
+
+def _json(text: str, path: str, key: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise FormatError(path, None, key, str(error), "be JSON") from error
+
+
+def _model_config(spec: Mapping[str, Any], config_maps: Mapping[str, Mapping[str, str]]) -> Any:
+    reference = (spec.get("model") or {}).get("configMap") if isinstance(spec.get("model"), dict) else None
+    if not isinstance(reference, dict):
+        return None
+    name, key = str(reference.get("name", "")), str(reference.get("key") or CONFIG_KEY)
+    if key not in config_maps.get(name, {}):
+        raise InputError("spec.model.configMap", f"{name}/{key}", "be among the files given", "add it with -f")
+    return _json(config_maps[name][key], name, key)
+
+
+def run(paths: list[str], *, quiet: bool) -> dict[str, Any]:
+    """Compute the plan in `paths`, with a progress bar on a terminal."""
+    request = gather(paths)
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        return compute_plan(request)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("scoring candidates", total=None)
+
+        def show(counts: Mapping[str, Any]) -> None:
+            bar.update(task, completed=counts["scored"], total=counts["total"])
+
+        return compute_plan(request, show)
+
+
+def draw(result: Mapping[str, Any]) -> None:
+    """The answer as tables: a row per tier, then why not, then what to harvest."""
+    console = Console()
+    table = Table(title="chosen configuration per tier", title_justify="left")
+    for name in (
+        "tier",
+        "engine",
+        "layout",
+        "replicas",
+        "GPUs",
+        "clients",
+        "tok/s/GPU (80 %)",
+        "tok/s/user",
+        "TTFT ms (80 %)",
+    ):
+        table.add_column(name, justify="left" if name in ("tier", "engine", "layout") else "right")
+    table.add_column("headroom", justify="right")
+    table.add_column("source")
+    for choice in result["selected"]:
+        configuration, predicted = choice["configuration"], choice["predicted"]
+        interval = predicted["interval80"]
+        headroom = choice["headroomPermille"]
+        table.add_row(
+            choice["tier"],
+            configuration["engine"],
+            layout_text(configuration["layout"]),
+            str(configuration["replicas"]),
+            str(choice["gpus"]),
+            str(configuration["concurrency"]),
+            _with_range(predicted["tokensPerSecondPerGpu"], interval["tokensPerSecondPerGpu"]),
+            str(predicted["tokensPerSecondPerUser"]),
+            _with_range(predicted["ttftMilliseconds"], interval["ttftMilliseconds"]),
+            "-" if headroom is None else f"{headroom / 10:+.0f} %",
+            _source_text(choice["source"]),
+        )
+    if result["selected"]:
+        console.print(table)
+        for choice in result["selected"]:
+            console.print(f"  [bold]{choice['tier']}[/bold]: {choice['reason']}", highlight=False)
+    for binding in result["binding"]:
+        nearest = binding.get("nearest")
+        near = ""
+        if nearest:
+            configuration = nearest["configuration"]
+            layout = layout_text(configuration["layout"])
+            near = f"; nearest: {configuration['engine']} {layout} x{configuration['replicas']}"
+        console.print(
+            f"  [bold red]{binding['tier']}[/bold red]: not feasible, "
+            f"{binding['limit']} binds: {binding['detail']}{near}",
+            highlight=False,
+        )
+    for harvest in result["recommendedHarvests"]:
+        console.print(
+            f"  harvest {harvest['engine']} {layout_text(harvest['layout'])}: {harvest['reason']}", highlight=False
+        )
+    counts = result["candidates"]
+    console.print(
+        f"  {counts['scored']} candidates, {counts['simulations']} simulations, {counts['refused']} layouts refused",
+        highlight=False,
+    )
+
+
+def layout_text(layout: Mapping[str, int]) -> str:
+    """Short name of a layout document, e.g. `TP2xPP4`."""
+    text = f"TP{layout['tensorParallel']}"
+    if layout.get("pipelineParallel", 1) > 1:
+        text += f"xPP{layout['pipelineParallel']}"
+    for tag, key in (("DP", "dataParallel"), ("EP", "expertParallel"), ("ADP", "attentionDataParallel")):
+        if layout.get(key, 1) > 1:
+            text += f"-{tag}{layout[key]}"
+    return text
+
+
+def _with_range(value: int, ends: Mapping[str, int]) -> str:
+    return f"{value} ({ends['low']}–{ends['high']})"
+
+
+def _source_text(source: Mapping[str, Any]) -> str:
+    text = str(source.get("anchor", source["mode"]))
+    return text + (f" [{', '.join(source['flags'])}]" if source.get("flags") else "")
