@@ -75,19 +75,19 @@ class AnalyticalStepCost(StepCost):
         card, accelerator = self.card, self.accelerator
         read = accelerator.hbm_bytes_per_s * constant("memory.read_bandwidth_frac").value
         parts: dict[str, Floats] = {}
-        for matrix in self.work.matrices:
-            peak = peak_flop_per_s(accelerator, matrix.dtype, card.dtypes.activations)
+        for product in self.work.products:
+            peak = peak_flop_per_s(accelerator, product.dtype, card.dtypes.activations)
             seconds = matrix_s(
-                head_rows if matrix.part == "lmHead" else rows,
-                inner=matrix.inner,
-                columns=matrix.columns,
-                weight_bytes=matrix.weight_bytes / matrix.count,
+                head_rows if product.part == "lmHead" else rows,
+                inner=product.inner,
+                columns=product.columns,
+                weight_bytes=product.weight_bytes / product.count,
                 activation_bytes_per_value=ACTIVATION_BYTES,
                 read_bytes_per_s=read,
                 flop_per_s=peak * constant("gemm.peak_frac").value,
                 units_count=COMPUTE_UNITS.get(accelerator.architecture, min(COMPUTE_UNITS.values())),
             )
-            parts[matrix.part] = parts.get(matrix.part, np.zeros_like(rows)) + matrix.count * seconds
+            parts[product.part] = parts.get(product.part, np.zeros_like(rows)) + product.count * seconds
         if self.work.experts:
             tokens = rows * self.work.layout.attention_dp
             parts["experts"] = experts_s(self.work, tokens, self.expert_rates, self.load)
@@ -189,8 +189,8 @@ def _kernels(card: ModelCard, work: RankWork) -> float:
         if ffn.intermediate:
             layer += count("ffn.dense")
         total += group.layers_count * layer
-    narrow = [m for m in work.matrices if storage_format(m.dtype).element_bits <= 8 and m.part != "lmHead"]
-    return total + count("quantise_per_product") * sum(matrix.count for matrix in narrow)
+    narrow = [p for p in work.products if storage_format(p.dtype).element_bits <= 8 and p.part != "lmHead"]
+    return total + count("quantise_per_product") * sum(product.count for product in narrow)
 
 
 def _line(lengths: Floats, values: Floats, whole: Floats) -> tuple[float, float]:

@@ -10,12 +10,12 @@ from typing import Final
 
 from simcore.cards.formats import storage_format
 from simcore.cards.layout import ResolvedLayout
-from simcore.cards.model import AttentionKind, AttentionSpec, LayerGroup, ModelCard
+from simcore.cards.matrices import Part, Split, layer_matrices, part_dtype
+from simcore.cards.model import AttentionKind, LayerGroup, ModelCard
 
 ACTIVATION_BYTES: Final = 2
 """Hidden states travel in 16 bits between layers and in collectives."""
-STATE_BYTES: Final = 4
-"""Linear-attention state is kept in 32 bits."""
+PART_KEYS: Final = {Part.ROUTER: "router", Part.SHARED: "sharedExperts"}
 
 
 def bytes_per_param(dtype: str) -> float:
@@ -26,7 +26,7 @@ def bytes_per_param(dtype: str) -> float:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Product:
     """`count` equal weight products of one rank in a step: (rows, inner) x (inner, columns)."""
 
     part: str
@@ -90,7 +90,7 @@ class Attention:
 class RankWork:
     """All work of one rank for one layout."""
 
-    matrices: tuple[Matrix, ...]
+    products: tuple[Product, ...]
     experts: tuple[Experts, ...]
     attention: tuple[Attention, ...]
     hidden: int
@@ -104,7 +104,7 @@ class RankWork:
     @property
     def step_weight_bytes(self) -> float:
         """Bytes of weights one rank reads in a decode step of one request: all matrices and top-k experts."""
-        fixed = sum(matrix.weight_bytes for matrix in self.matrices)
+        fixed = sum(product.weight_bytes for product in self.products)
         return fixed + sum(
             e.layers_count * e.experts_per_token * e.slice_bytes / e.expert_parallel for e in self.experts
         )
@@ -129,45 +129,37 @@ class RankWork:
 
 def rank_work(card: ModelCard, layout: ResolvedLayout, *, kv_dtype: str = "bf16") -> RankWork:
     """The work of one rank of `layout` on `card`, with KV stored in `kv_dtype`. Raises UnknownNameError (dtype)."""
-    matrices: list[Matrix] = []
+    products: list[Product] = []
     experts: list[Experts] = []
     attention: list[Attention] = []
-    kv_bytes = bytes_per_param(kv_dtype)
+    ffn_ranks = layout.moe_tp * layout.moe_ep
+    dense_tp = layout.attention_tp if layout.attention_dp > 1 else ffn_ranks
     for group in card.groups:
-        matrices += _projections(card, group, layout.attention_tp)
-        attention += _attention(group, layout.attention_tp, kv_bytes)
+        products += _products(card, group, layout.attention_tp, dense_tp)
+        attention += _attention(group, layout.attention_tp, bytes_per_param(kv_dtype))
         ffn = group.ffn
-        dense_tp = layout.attention_tp if layout.attention_dp > 1 else layout.moe_tp * layout.moe_ep
-        projections = 2 if ffn.gated else 1
-        for part, width, dtype in (
-            ("ffn", ffn.intermediate, card.dtypes.weights),
-            ("sharedExperts", ffn.shared_intermediate, card.dtypes.shared_experts),
-        ):
-            if width:
-                per_rank = _split(width, dense_tp)
-                matrices.append(Matrix(part, card.hidden, projections * per_rank, dtype, group.layers_count))
-                matrices.append(Matrix(part, per_rank, card.hidden, dtype, group.layers_count))
         if ffn.is_moe:
-            matrices.append(Matrix("router", card.hidden, ffn.experts_count, "bf16", group.layers_count))
-            latent = ffn.expert_hidden or card.hidden
-            if latent != card.hidden:
-                matrices.append(Matrix("ffn", card.hidden, 2 * latent, card.dtypes.weights, group.layers_count))
             experts.append(
                 Experts(
                     group.layers_count,
                     ffn.experts_count,
                     ffn.experts_per_token,
-                    latent,
+                    ffn.expert_hidden or card.hidden,
                     _split(ffn.expert_intermediate, layout.moe_tp),
                     3 if ffn.gated else 2,
                     layout.moe_ep,
                     card.dtypes.experts,
                 )
             )
-    head = Matrix("lmHead", card.hidden, _split(card.vocab_tokens, layout.attention_tp), card.dtypes.embeddings, 1)
-    ffn_ranks = layout.moe_tp * layout.moe_ep
+    head = Product(
+        "lmHead",
+        card.hidden,
+        _split(card.vocab_tokens, layout.attention_tp),
+        card.dtypes.head or card.dtypes.embeddings,
+        1,
+    )
     return RankWork(
-        (*matrices, head),
+        (*products, head),
         tuple(experts),
         tuple(attention),
         card.hidden,
@@ -182,39 +174,24 @@ def _split(width: int, ranks: int) -> float:
     return float(-(-width // ranks))
 
 
-def _projections(card: ModelCard, group: LayerGroup, tp: int) -> list[Matrix]:
-    spec, hidden, layers, dtype = group.attention, card.hidden, group.layers_count, card.dtypes.attention
-    heads, kv_heads = _split(spec.heads, tp), _split(spec.kv_heads, tp) if spec.kv_heads else 0.0
-    out: list[tuple[float, float]] = []
-    if spec.kind is AttentionKind.LINEAR:
-        keys, values = _split(spec.linear_key_heads, tp), _split(spec.linear_value_heads, tp)
-        mixed = 2 * keys * spec.linear_key_dim + 2 * values * spec.linear_value_dim + 2 * values
-        out = [(hidden, mixed), (values * spec.linear_value_dim, hidden)]
-    elif spec.kind is AttentionKind.MLA:
-        query_width = heads * (spec.qk_nope_head_dim + spec.qk_rope_head_dim or spec.head_dim)
-        latent = spec.kv_lora_rank + spec.qk_rope_head_dim if spec.kv_lora_rank else spec.head_dim
-        out = [(hidden, spec.q_lora_rank), (spec.q_lora_rank, query_width)] if spec.q_lora_rank else []
-        out = out or [(hidden, query_width)]
-        out.append((hidden, latent))
-        if spec.kv_lora_rank:
-            out.append((spec.kv_lora_rank, heads * (spec.qk_nope_head_dim + spec.value_head_dim)))
-        out += _output(spec, heads, hidden, tp)
-    else:
-        query = heads * spec.head_dim * (2 if spec.output_gate else 1)
-        out = [(hidden, query + kv_heads * (spec.head_dim + spec.value_head_dim))]
-        out += _output(spec, heads, hidden, tp)
-    if spec.index_heads and spec.indexer_own:
-        source = spec.q_lora_rank or hidden
-        out += [(source, spec.index_heads * spec.index_head_dim), (hidden, spec.index_head_dim + spec.index_heads)]
-    return [Matrix("projections", inner, columns, dtype, layers) for inner, columns in out]
-
-
-def _output(spec: AttentionSpec, heads: float, hidden: int, tp: int) -> list[tuple[float, float]]:
-    width = heads * spec.value_head_dim
-    if not spec.o_lora_rank:
-        return [(width, hidden)]
-    groups = _split(max(spec.o_groups, 1), tp)  # low-rank output: each group of heads has its own first matrix
-    return [(width, spec.o_lora_rank), (groups * spec.o_lora_rank, hidden)]
+def _products(card: ModelCard, group: LayerGroup, attention_tp: int, dense_tp: int) -> list[Product]:
+    """The products of a layer but the routed experts; members of a merged matrix (gate and up, QKV) are one."""
+    found: list[Product] = []
+    pending = 0.0
+    for matrix in layer_matrices(group, card.hidden):
+        if matrix.part is Part.EXPERTS:
+            continue
+        width = {Part.ATTENTION: attention_tp, Part.ROUTER: 1}.get(matrix.part, dense_tp)
+        local = float(matrix.local_width(width))
+        inner, columns = (local, matrix.out_dim) if matrix.split is Split.ROW else (matrix.in_dim, local)
+        if matrix.merged:
+            pending += columns
+            continue
+        part = "projections" if matrix.part is Part.ATTENTION else PART_KEYS.get(matrix.part, "ffn")
+        count = group.layers_count * matrix.copies
+        found.append(Product(part, float(inner), columns + pending, part_dtype(card, matrix), count))
+        pending = 0.0
+    return found
 
 
 def _attention(group: LayerGroup, tp: int, kv_bytes: float) -> list[Attention]:
@@ -222,7 +199,7 @@ def _attention(group: LayerGroup, tp: int, kv_bytes: float) -> list[Attention]:
     heads = _split(spec.heads, tp) if spec.heads else 0.0
     if spec.kind is AttentionKind.LINEAR:
         state = _split(spec.linear_value_heads, tp) * spec.linear_key_dim * spec.linear_value_dim
-        return [Attention(layers, 0, 0.0, 0.0, 0.0, 2.0 * STATE_BYTES * state, 4.0 * state)]
+        return [Attention(layers, 0, 0.0, 0.0, 0.0, 2.0 * bytes_per_param(spec.state_dtype) * state, 4.0 * state)]
     if spec.kind is AttentionKind.MLA:
         rope = spec.qk_rope_head_dim
         latent = spec.kv_lora_rank + rope if spec.kv_lora_rank else spec.head_dim
