@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -19,11 +20,25 @@ from kubernetes import config as library_config
 
 from inferasim_operator.engine import resources
 from inferasim_operator.engine.actions import Manifest, Reference
-from inferasim_operator.errors import ClusterError, UnavailableError, cluster_error
+from inferasim_operator.errors import NotFoundError, UnavailableError, cluster_error
 
 Object = dict[str, Any]
 TIMEOUT_S = 30.0
+_config: Any = library_config  # the library has no types
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the API server is and how to prove oneself, for the watches."""
+
+    server: str
+    ca_path: str | None
+    insecure: bool
+    certificate_path: str | None
+    private_key_path: str | None
+    scheme: str | None
+    token: str | None
 
 
 class Client:
@@ -42,14 +57,29 @@ class Client:
             and _SERVICE_ACCOUNT.exists()
             and "KUBERNETES_SERVICE_HOST" in os.environ
         ):
-            library_config.load_incluster_config(client_configuration=configuration)
+            _config.load_incluster_config(client_configuration=configuration)
         else:
-            library_config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
+            _config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
         configuration.connection_pool_maxsize = 16
         configuration.retries = False  # our own worker retries, with backoff, and says so in the status
         api = library.ApiClient(configuration)
         api.user_agent = f"{manager}/v1alpha1"
         return cls(api, manager=manager)
+
+    def connection(self) -> Connection:
+        """The connection as it is now; asks the library anew, so that a rotated token is the new one."""
+        configuration: Any = self._api.configuration
+        header = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        scheme, _, token = (header or "").partition(" ")
+        return Connection(
+            server=configuration.host,
+            ca_path=configuration.ssl_ca_cert,
+            insecure=not configuration.verify_ssl,
+            certificate_path=configuration.cert_file,
+            private_key_path=configuration.key_file,
+            scheme=scheme if token else None,
+            token=token or scheme or None,
+        )
 
     def get(self, api_version: str, kind: str, namespace: str, name: str) -> Object:
         """One object. Raises NotFoundError."""
@@ -57,8 +87,6 @@ class Client:
 
     def find(self, api_version: str, kind: str, namespace: str, name: str) -> Object | None:
         """One object, or None when there is none."""
-        from inferasim_operator.errors import NotFoundError
-
         try:
             return self.get(api_version, kind, namespace, name)
         except NotFoundError:
@@ -139,8 +167,6 @@ class Client:
 
     def served_kinds(self, group_version: str) -> set[str]:
         """The kinds that the server offers in a group version; empty when it has none. For the check at start."""
-        from inferasim_operator.errors import NotFoundError
-
         try:
             answer = self._call("GET", f"/apis/{group_version}")
         except NotFoundError:
@@ -183,9 +209,8 @@ class Client:
         self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = self._api.configuration.host + path + (f"?{urlencode(query)}" if query else "")
         try:
-            answer = self._api.rest_client.request(
-                method, url, headers=headers, body=body, _request_timeout=self._timeout_s
-            )
+            rest: Any = self._api.rest_client
+            answer = rest.request(method, url, headers=headers, body=body, _request_timeout=self._timeout_s)
             text = bytes(answer.read()).decode("utf-8", errors="replace")
         except library.ApiException as error:
             raise UnavailableError(f"{method} {path}: {error.reason}") from error
@@ -194,6 +219,3 @@ class Client:
         if not 200 <= answer.status <= 299:
             raise cluster_error(int(answer.status), text)
         return text
-
-
-__all__ = ["Client", "ClusterError", "Object"]

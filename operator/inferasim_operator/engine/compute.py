@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import queue
 import selectors
 import subprocess
@@ -71,7 +72,7 @@ class Computations:
         *,
         workers: int = 1,
         timeout_s: float = 900.0,
-        on_change: Callable[[Owner], None] = lambda owner: None,
+        on_change: Callable[[Owner], None] = lambda _: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._function, self._timeout_s, self._monotonic_s = function, timeout_s, monotonic_s
@@ -228,7 +229,7 @@ class _Child:
     def receive(self, wait_s: float) -> dict[str, Any] | None:
         """The next line, or None when none came within `wait_s` or the child has ended."""
         if not self._lines and self._selector.select(wait_s):
-            chunk = self._output.read1(1 << 20)
+            chunk = os.read(self._output.fileno(), 1 << 20)
             if not chunk:
                 self._process.wait()
                 return None

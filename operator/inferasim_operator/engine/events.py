@@ -19,7 +19,11 @@ NOTE_LENGTH = 1024
 
 def of_changes(changes: Iterable[Change]) -> list[Announcement]:
     """One announcement per object that was created, changed or deleted."""
-    return [Announcement(change.kind.value, f"{change.kind.value} {change.reference}") for change in changes if change.is_change]
+    return [
+        Announcement(change.kind.value, f"{change.kind.value} {change.reference}")
+        for change in changes
+        if change.is_change
+    ]
 
 
 def of_ready(before: Iterable[Condition], after: Iterable[Condition]) -> list[Announcement]:
@@ -32,7 +36,9 @@ def of_ready(before: Iterable[Condition], after: Iterable[Condition]) -> list[An
     return [Announcement(new.reason, new.message, is_warning=new.status is ConditionStatus.FALSE and stalled)]
 
 
-def send(client: Client, live: Mapping[str, Any], announcements: Iterable[Announcement], *, now: datetime.datetime) -> None:
+def send(
+    client: Client, live: Mapping[str, Any], announcements: Iterable[Announcement], *, now: datetime.datetime
+) -> None:
     """Write the events about a live object; one that cannot be written is logged and dropped."""
     metadata = live["metadata"]
     stamp = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

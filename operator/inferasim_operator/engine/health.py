@@ -14,11 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 def dead_watches(expected: Iterable[str]) -> list[str]:
     """The resources (plurals) for which no live watcher task exists; kopf names them `watcher for <resource>@…`."""
     alive = [task.get_name() for task in asyncio.all_tasks() if not task.done()]
-    return [
-        plural
-        for plural in expected
-        if not any(name.startswith(f"watcher for {plural}.") for name in alive)
-    ]
+    return [plural for plural in expected if not any(name.startswith(f"watcher for {plural}.") for name in alive)]
 
 
 class HealthServer:
@@ -43,9 +39,11 @@ class HealthServer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line = await asyncio.wait_for(reader.readline(), 5.0)
-            path = (line.decode("latin-1").split(" ") + ["", ""])[1].split("?")[0]
+            path = [*line.decode("latin-1").split(" "), "", ""][1].split("?")[0]
             status, kind, body = self._route(path)
-            head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            head = (
+                f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            )
             writer.write(head.encode() + body)
             await writer.drain()
         except (TimeoutError, OSError, ValueError):

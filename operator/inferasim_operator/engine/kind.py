@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from inferasim_operator.api.v1alpha1.common import Resource
 from inferasim_operator.engine import client as clients
-from inferasim_operator.engine import compute
+from inferasim_operator.engine import compute, references
 from inferasim_operator.engine.actions import ObjectKey, Plan
 
 
@@ -31,6 +31,8 @@ class Context:
 
     client: clients.Client
     computations: compute.Computations | None = None
+    references: references.References = field(default_factory=references.References)
+    """Where `observe` notes what an object refers to, so that a change there wakes it."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One active operator: a Lease of our own. (kopf's peering pauses all peers of equal priority, and strangers' too: C02.)
+"""One active operator: a Lease of our own (kopf's peering pauses all peers of equal priority, strangers' too: C02).
 
 A process that dies is replaced when its lease has run out; one that ends well gives the lease back at once. A process
 that cannot renew in time must end, because another may lead by then.

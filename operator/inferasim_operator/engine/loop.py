@@ -1,7 +1,7 @@
 """The loop: one asynchronous worker per object, woken by anything, that runs passes in threads.
 
-Level-triggered: a wake carries no content, many wakes while a pass runs are one more pass, and every object is looked at
-again after the kind's resync time. A failed pass is tried again with exponential backoff and jitter.
+Level-triggered: a wake carries no content, many wakes while a pass runs are one more pass, and every object is looked
+at again after the kind's resync time. A failed pass is tried again with exponential backoff and jitter.
 """
 
 from __future__ import annotations

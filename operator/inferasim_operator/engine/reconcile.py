@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pydantic
-
 from inferasim_operator import metrics
 from inferasim_operator.api.v1alpha1.conditions import READY, Condition
+from inferasim_operator.convert import parse_conditions
 from inferasim_operator.engine import apply, events, names
 from inferasim_operator.engine.actions import Announcement, ObjectKey, Plan
 from inferasim_operator.engine.clock import Clock
@@ -107,7 +106,9 @@ class Reconciler:
             conditions.set(condition.type, condition.status, condition.reason, condition.message)
         known = [error for error in errors if isinstance(error, OperatorError)]
         reason = known[0].reason if known else "InternalError"
-        text = "; ".join(str(e) if isinstance(e, OperatorError) else f"internal error: {type(e).__name__}" for e in errors)
+        text = "; ".join(
+            str(e) if isinstance(e, OperatorError) else f"internal error: {type(e).__name__}" for e in errors
+        )
         if known and all(error.is_terminal for error in known) and len(known) == len(errors):
             conditions.stalled(reason, text)
         else:
@@ -127,25 +128,10 @@ class Reconciler:
             }
             answer = self.context.client.apply_status(manifest)
             version = str(answer["metadata"]["resourceVersion"])
-            turned = events.of_ready(parse_conditions(live), _conditions(status))
+            turned = events.of_ready(parse_conditions(live), parse_conditions({"status": status}))
             announcements = [*announcements, *turned]
         events.send(self.context.client, live, announcements, now=self.clock.now())
         return version
-
-
-def parse_conditions(live: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """The conditions of a live object; those that do not parse (written by somebody else) are left out."""
-    return _conditions(live.get("status") or {})
-
-
-def _conditions(status: Mapping[str, Any]) -> tuple[Condition, ...]:
-    found = []
-    for item in status.get("conditions") or ():
-        try:
-            found.append(Condition.model_validate(item))
-        except pydantic.ValidationError:
-            continue
-    return tuple(found)
 
 
 def is_ready(live: Mapping[str, Any]) -> bool:

@@ -1,9 +1,9 @@
 """What all API types share: the base model, validation rules, bounded field types, object metadata.
 
 Field conventions (guarded by `tools/crdgen.py`): camelCase on the wire; integers with the unit in the name; every
-string and list bounded; no floats; no schema defaults (case D02: they make a permanent diff), so an optional field is `None`
-when absent and its effective value shows in the status. `extra` is ignored on reading, because a newer CRD must not
-crash an older operator; `unknown_fields` is for places that must refuse.
+string and list bounded; no floats; no schema defaults (case D02: they make a permanent diff), so an optional field is
+`None` when absent and its effective value shows in the status. `extra` is ignored on reading, because a newer CRD must
+not crash an older operator; `unknown_fields` is for places that must refuse.
 """
 
 from __future__ import annotations
@@ -274,6 +274,13 @@ class PodOptions(ApiModel):
     )
     shared_memory_mebibytes: Annotated[int, Field(ge=64, le=1_048_576)] | None = Field(
         default=None, description="Size limit of the memory-backed /dev/shm; 16384 when absent."
+    )
+    supplemental_groups: (
+        Annotated[tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...], Field(max_length=16)] | None
+    ) = Field(
+        default=None,
+        description="Group ids that may open the node's GPU devices (render, video).",
+        json_schema_extra=atomic_list(),
     )
     labels: StringMap | None = Field(default=None, description="Extra labels for the pods, Kubernetes syntax.")
 

@@ -1,0 +1,132 @@
+"""Reading what an AnchorHarvest is decided from. The only part of the kind that talks to the cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pydantic
+
+from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest, AnchorHarvestStatus, HarvestProgress
+from inferasim_operator.convert import first_error
+from inferasim_operator.engine import labels, names
+from inferasim_operator.engine.actions import ObjectKey
+from inferasim_operator.engine.kind import Context
+from inferasim_operator.kinds.anchorharvest import render
+from simcore.anchors.schema import Anchor, parse_anchor
+from simcore.errors import FormatError
+
+KIND = "AnchorHarvest"
+Live = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One moment of a harvest. Races: the Job's end and the harvester's last words are two objects. The Jobs are read
+    first and the words after them, and a harvester speaks before it ends: a Job seen complete has its anchor here."""
+
+    raw: Live
+    """The live object."""
+    harvest: AnchorHarvest | None
+    """Parsed; None when the spec breaks a rule of this version (then `spec_problem` says which)."""
+    spec_problem: str = ""
+    status: AnchorHarvestStatus = field(default_factory=AnchorHarvestStatus)
+    """The status as last written; empty when there is none or it is of another version."""
+    digest: str = ""
+    """Of the spec without `suspend`; names the Job."""
+    jobs: tuple[Live, ...] = ()
+    """All Jobs made for this harvest, of former specs too."""
+    pods: tuple[Live, ...] = ()
+    """The pods of the present spec's Job, oldest first."""
+    progress: HarvestProgress | None = None
+    anchor: Anchor | None = None
+    """What the harvester wrote for the present spec, once it is complete."""
+    anchor_problem: str = ""
+    """Why what it wrote is not an anchor."""
+    anchor_is_kept: bool = False
+    """Whether the anchor's own ConfigMap exists."""
+
+    @property
+    def job(self) -> Live | None:
+        """The Job of the present spec."""
+        wanted = render.job_name(self.raw["metadata"]["name"], self.digest)
+        return next((job for job in self.jobs if job["metadata"]["name"] == wanted), None)
+
+
+def spec_digest(harvest: AnchorHarvest) -> str:
+    """The digest of what is measured: the whole spec, `rerun` included, but for `suspend`."""
+    fields = harvest.spec.to_dict()
+    fields.pop("suspend", None)
+    return names.digest(fields)
+
+
+def observe(context: Context, key: ObjectKey) -> Observed | None:
+    """Read everything; None when the harvest is gone."""
+    client = context.client
+    raw = client.find(AnchorHarvest.resource.api_version, KIND, key.namespace, key.name)
+    if raw is None:
+        return None
+    status = _status(raw)
+    try:
+        harvest = AnchorHarvest.model_validate({**raw, "status": None})
+    except pydantic.ValidationError as error:
+        return Observed(raw, None, spec_problem=first_error(error), status=status)
+    digest = spec_digest(harvest)
+    job = render.job_name(key.name, digest)
+    jobs = tuple(client.list("batch/v1", "Job", key.namespace, labels=labels.owned_by(raw)))
+    pods: list[Live] = []
+    if any(live["metadata"]["name"] == job for live in jobs):
+        pods = list(client.list("v1", "Pod", key.namespace, labels=f"batch.kubernetes.io/job-name={job}"))
+        pods.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
+    written = client.find("v1", "ConfigMap", key.namespace, render.progress_name(key.name, digest))
+    data = (written or {}).get("data") or {}
+    anchor, problem = _anchor(data)
+    kept = False
+    if anchor is not None:
+        name = render.anchor_name(key.name, anchor)
+        kept = client.find("v1", "ConfigMap", key.namespace, name) is not None
+    return Observed(
+        raw,
+        harvest,
+        status=status,
+        digest=digest,
+        jobs=jobs,
+        pods=tuple(pods),
+        progress=_progress(data),
+        anchor=anchor,
+        anchor_problem=problem,
+        anchor_is_kept=kept,
+    )
+
+
+def _status(raw: Live) -> AnchorHarvestStatus:
+    try:
+        return AnchorHarvestStatus.model_validate(raw.get("status") or {})
+    except pydantic.ValidationError:
+        return AnchorHarvestStatus()
+
+
+def _progress(data: Mapping[str, str]) -> HarvestProgress | None:
+    """The harvester's words are input like any other: what does not parse is not shown."""
+    try:
+        said = json.loads(data.get(render.PROGRESS_KEY, "null"))
+        if not isinstance(said, dict):
+            return None
+        done, total = said.get("pointsDone"), said.get("pointsTotal")
+        if isinstance(done, int):
+            said["points"] = f"{done}/{total}" if isinstance(total, int) else str(done)
+        return HarvestProgress.model_validate(said)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _anchor(data: Mapping[str, str]) -> tuple[Anchor | None, str]:
+    text = data.get(render.ANCHOR_KEY)
+    if text is None:
+        return None, ""
+    try:
+        return parse_anchor(text, "the harvester's anchor"), ""
+    except FormatError as error:
+        return None, str(error)

@@ -1,0 +1,186 @@
+"""What a harvest is made of: an account that may write its own progress, the Job, and at the end the anchor. Pure.
+
+The contract with the harvester in the pod is docs/harvest-protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest, AnchorHarvestSpec, CheckVerdict
+from inferasim_operator.api.v1alpha1.common import PodOptions
+from inferasim_operator.engine import labels, names
+from inferasim_operator.kinds.anchorharvest import pod
+from simcore.anchors.schema import Anchor
+from simcore.cards.accelerator import AcceleratorCard
+
+PROGRESS_KEY = "progress.json"
+ANCHOR_KEY = "anchor.json"
+SPEC_KEY = pod.SPEC_KEY
+SCHEMA = "inferasim.dev/harvest/v1"
+DEADLINE_S = 4 * 3600
+QUEUE_DEADLINE_S = 48 * 3600
+KEEP_FINISHED_S = 24 * 3600
+"""A finished Job is cleaned up after a day; its result is in the status and the anchor, so nothing runs again (D08)."""
+
+Manifest = dict[str, Any]
+
+
+def job_name(harvest: str, digest: str) -> str:
+    """The Job of one spec."""
+    return names.object_name(harvest, digest[:10])
+
+
+def progress_name(harvest: str, digest: str) -> str:
+    """The ConfigMap that the harvester writes to."""
+    return names.object_name(harvest, digest[:10], "progress")
+
+
+def anchor_name(harvest: str, anchor: Anchor) -> str:
+    """The ConfigMap of an anchor, named by its content."""
+    return names.object_name(harvest, "anchor", anchor.digest().removeprefix("sha256:")[:16])
+
+
+def run_objects(
+    owner: Mapping[str, Any], harvest: AnchorHarvest, digest: str, *, gpus_count: int, card: AcceleratorCard
+) -> tuple[Manifest, ...]:
+    """All objects of one measurement, in the order in which they are to be created; the Job comes last."""
+    name = harvest.metadata.name
+    options = harvest.spec.pod or PodOptions()
+    account = options.service_account_name or job_name(name, digest)
+    progress = progress_name(name, digest)
+    objects: list[Manifest] = []
+    if options.service_account_name is None:
+        objects.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(owner, account, "harvest")})
+    rights: Manifest = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": _metadata(owner, job_name(name, digest), "harvest"),
+        "rules": [
+            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [progress], "verbs": ["get", "patch"]}
+        ],
+    }
+    binding: Manifest = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": _metadata(owner, job_name(name, digest), "harvest"),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": job_name(name, digest)},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": harvest.metadata.namespace}],
+    }
+    spec_map: Manifest = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(owner, names.object_name(name, digest[:10], "spec"), "harvest-spec"),
+        "immutable": True,
+        "data": {SPEC_KEY: names.canonical_json(harvester_spec(harvest, progress=progress))},
+    }
+    progress_map: Manifest = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(owner, progress, "harvest-progress"),
+    }
+    job = _job(owner, harvest, digest, account=account, spec_map=spec_map, gpus_count=gpus_count, card=card)
+    return (*objects, rights, binding, spec_map, progress_map, job)
+
+
+def harvester_spec(harvest: AnchorHarvest, *, progress: str) -> Manifest:
+    """What the harvester in the pod is told."""
+    spec = harvest.spec.to_dict()
+    told = {
+        key: spec[key] for key in ("engine", "model", "accelerator", "layout", "signature", "sweeps") if key in spec
+    }
+    told["engine"].pop("env", None)  # reaches the process as its environment, where a value may come from a Secret
+    claim = spec["model"]["source"].get("claim")
+    if claim is not None:
+        told["model"]["path"] = f"{pod.MODEL_PATH}/{claim.get('path', '')}".rstrip("/")
+    return {
+        "schema": SCHEMA,
+        **told,
+        "deadlineSeconds": harvest.spec.deadline_seconds or DEADLINE_S,
+        "progress": {"namespace": harvest.metadata.namespace, "configMap": progress},
+    }
+
+
+def suspension(job: Mapping[str, Any], *, is_suspended: bool) -> Manifest:
+    """The one field of a live Job that is ever changed."""
+    metadata = job["metadata"]
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+        "spec": {"suspend": is_suspended},
+    }
+
+
+def anchor_config_map(owner: Mapping[str, Any], anchor: Anchor, verdict: CheckVerdict) -> Manifest:
+    """The immutable ConfigMap that plans read; a refused anchor is kept under a label that no plan selects."""
+    manifest: Manifest = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(owner, anchor_name(owner["metadata"]["name"], anchor), "anchor"),
+        "immutable": True,
+        "data": {ANCHOR_KEY: anchor.to_json()},
+    }
+    manifest["metadata"]["labels"] |= {
+        labels.ANCHOR: "refused" if verdict is CheckVerdict.REFUSED else "true",
+        "inferasim.dev/accelerator": names.label_value(anchor.signature.accelerator),
+        "inferasim.dev/engine": names.label_value(anchor.signature.engine),
+        "inferasim.dev/model": names.label_value(anchor.signature.model.rsplit("/", 1)[-1]),
+    }
+    return manifest
+
+
+def _job(
+    owner: Mapping[str, Any],
+    harvest: AnchorHarvest,
+    digest: str,
+    *,
+    account: str,
+    spec_map: Manifest,
+    gpus_count: int,
+    card: AcceleratorCard,
+) -> Manifest:
+    spec: AnchorHarvestSpec = harvest.spec
+    options = spec.pod or PodOptions()
+    metadata = _metadata(owner, job_name(harvest.metadata.name, digest), "harvest")
+    template_labels = dict(options.labels or {}) | dict(metadata["labels"])
+    if options.queue_name is not None:
+        metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue_name
+    job: Manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": {
+            # GPU hours are dear: a failure is looked at by a person; only an eviction is not held against the run.
+            "backoffLimit": 0,
+            "podFailurePolicy": {
+                "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+            },
+            "completions": 1,
+            "parallelism": 1,
+            "activeDeadlineSeconds": spec.queue_deadline_seconds or QUEUE_DEADLINE_S,
+            "ttlSecondsAfterFinished": KEEP_FINISHED_S,
+            "template": {
+                "metadata": {"labels": template_labels},
+                "spec": pod.pod_spec(
+                    spec,
+                    account=account,
+                    spec_map=spec_map["metadata"]["name"],
+                    gpus_count=gpus_count,
+                    device_ids=(*card.device_ids, *card.vf_device_ids),
+                    deadline_s=spec.deadline_seconds or DEADLINE_S,
+                ),
+            },
+        },
+    }
+    return job
+
+
+def _metadata(owner: Mapping[str, Any], name: str, role: str) -> Manifest:
+    return {
+        "name": name,
+        "namespace": owner["metadata"]["namespace"],
+        "labels": labels.child_labels(owner, role=role),
+        "ownerReferences": [labels.owner_reference(owner)],
+    }

@@ -1,0 +1,143 @@
+"""What can be wrong with a plan, as an ordered chain of findings: the first one decides, and says so in Ready. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from inferasim_operator.api.v1alpha1.servingplan import AnchorMode
+from inferasim_operator.engine.compute import Failure
+from inferasim_operator.kinds.servingplan.observe import Observed
+
+
+class Reason(StrEnum):
+    """Condition reasons of a ServingPlan."""
+
+    PLAN_FOUND = "PlanFound"
+    SEARCHING = "Searching"
+    SUSPENDED = "Suspended"
+    INVALID_SPEC = "InvalidSpec"
+    MODEL_CONFIG_NOT_FOUND = "ModelConfigNotFound"
+    MODEL_CONFIG_INVALID = "ModelConfigInvalid"
+    UNKNOWN_MODEL = "UnknownModel"
+    UNKNOWN_NAME = "UnknownName"
+    BAD_LAYOUT = "BadLayout"
+    INVALID_INPUT = "InvalidInput"
+    NO_ANCHOR = "NoAnchor"
+    NO_ANCHOR_FOR_ACCELERATOR = "NoAnchorForAccelerator"
+    ANCHOR_INVALID = "AnchorInvalid"
+    ANCHORS_APPLY = "AnchorsApply"
+    SIMULATED = "Simulated"
+    INFEASIBLE = "Infeasible"
+    PARTLY_FEASIBLE = "PartlyFeasible"
+    TIERS_MET = "TiersMet"
+    RESULT_INVALID = "ResultInvalid"
+    RESULT_TOO_LARGE = "ResultTooLarge"
+    COMPUTATION_FAILED = "ComputationFailed"
+    COMPUTATION_TIMED_OUT = "ComputationTimedOut"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that keeps the plan from an answer."""
+
+    reason: Reason
+    message: str
+
+
+Check = Callable[[Observed], Finding | None]
+
+
+def spec_is_invalid(observed: Observed) -> Finding | None:
+    """The spec breaks a rule that the API server did not know (an older CRD)."""
+    return Finding(Reason.INVALID_SPEC, observed.spec_problem) if observed.plan is None else None
+
+
+def model_config_is_missing(observed: Observed) -> Finding | None:
+    """The ConfigMap of the model does not exist (yet)."""
+    config = observed.model_config
+    return Finding(Reason.MODEL_CONFIG_NOT_FOUND, config.problem) if config is not None and config.is_missing else None
+
+
+def model_config_is_invalid(observed: Observed) -> Finding | None:
+    """The ConfigMap of the model holds no JSON object."""
+    config = observed.model_config
+    return Finding(Reason.MODEL_CONFIG_INVALID, config.problem) if config is not None and config.problem else None
+
+
+def no_anchor_is_usable(observed: Observed) -> Finding | None:
+    """Measurements are demanded and the namespace has none that can be read."""
+    if not _is_anchored(observed) or any(anchor.content is not None for anchor in observed.anchors):
+        return None
+    if observed.anchors:
+        broken = "; ".join(f"{anchor.name}: {anchor.problem}" for anchor in observed.anchors)
+        return Finding(Reason.ANCHOR_INVALID, f"no anchor can be read ({broken})")
+    return Finding(
+        Reason.NO_ANCHOR,
+        "no anchor in this namespace matches; run an AnchorHarvest, or set anchors.mode to Simulate to rank only",
+    )
+
+
+def no_anchor_for_accelerator(observed: Observed) -> Finding | None:
+    """All anchors are of other accelerators."""
+    if not _is_anchored(observed) or observed.plan is None:
+        return None
+    wanted = observed.plan.spec.cluster.accelerator
+    found = sorted({anchor.accelerator for anchor in observed.anchors if anchor.content is not None})
+    if not found or any(name.lower() == wanted.lower() for name in found):
+        return None
+    return Finding(
+        Reason.NO_ANCHOR_FOR_ACCELERATOR,
+        f"no anchor for {wanted}: the namespace has anchors for {', '.join(found)} only; "
+        f"run an AnchorHarvest on {wanted}, or set anchors.mode to Simulate to rank only",
+    )
+
+
+def result_is_broken(observed: Observed) -> Finding | None:
+    """The object that should be the answer is something else."""
+    return Finding(Reason.RESULT_INVALID, observed.result_problem) if observed.result_problem else None
+
+
+CHAIN: tuple[Check, ...] = (
+    spec_is_invalid,
+    model_config_is_missing,
+    model_config_is_invalid,
+    no_anchor_is_usable,
+    no_anchor_for_accelerator,
+    result_is_broken,
+)
+
+
+def first_finding(observed: Observed) -> Finding | None:
+    """The first finding of the chain, if there is one."""
+    for check in CHAIN:
+        finding = check(observed)
+        if finding is not None:
+            return finding
+    return None
+
+
+def failure_finding(failure: Failure) -> Finding:
+    """What a failed computation says about the plan; the classes are those of `simcore.errors`."""
+    kinds = failure.error.split("/")
+    field = failure.field.lower()
+    if "NoAnchorError" in kinds:
+        return Finding(Reason.NO_ANCHOR, failure.message)
+    if "InfeasibleError" in kinds:
+        return Finding(Reason.INFEASIBLE, failure.message)
+    if "UnknownNameError" in kinds:
+        return Finding(Reason.UNKNOWN_MODEL if "model" in field else Reason.UNKNOWN_NAME, failure.message)
+    if "InputError" in kinds:
+        is_layout = "layout" in field or "parallel" in field
+        return Finding(Reason.BAD_LAYOUT if is_layout else Reason.INVALID_INPUT, failure.message)
+    if "ComputationTimeout" in kinds:
+        return Finding(Reason.COMPUTATION_TIMED_OUT, failure.message)
+    return Finding(Reason.COMPUTATION_FAILED, f"{kinds[0]}: {failure.message}")
+
+
+def _is_anchored(observed: Observed) -> bool:
+    if observed.plan is None:
+        return False
+    choice = observed.plan.spec.anchors
+    return choice is None or choice.mode in (None, AnchorMode.ANCHORED)

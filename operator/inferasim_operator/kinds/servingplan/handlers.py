@@ -1,0 +1,28 @@
+"""kopf handlers of ServingPlan: they only wake workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+
+from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
+from inferasim_operator.engine.kind import Kind
+from inferasim_operator.engine.wiring import Wiring, is_anchor
+from inferasim_operator.kinds.servingplan.observe import Observed, observe
+from inferasim_operator.kinds.servingplan.plan import plan
+
+KIND: Kind[Observed] = Kind(resource=ServingPlan.resource, observe=observe, plan=plan)
+
+
+def register(registry: kopf.OperatorRegistry, wiring: Wiring) -> None:
+    """Wake a plan for itself, its answer, the ConfigMaps it names, and any anchor of its namespace."""
+    resource = ServingPlan.resource
+
+    @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry)
+    async def on_plan(body: kopf.Body, **_: Any) -> None:
+        wiring.own_event(body)
+
+    @kopf.on.event("", "v1", "configmaps", registry=registry)
+    async def on_config_map(body: kopf.Body, **_: Any) -> None:
+        wiring.other_event("ConfigMap", body, wakes_namespace=is_anchor(body))

@@ -1,0 +1,28 @@
+"""The question of a plan and its digest: the same for the cluster and for the command line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inferasim_operator.api.v1alpha1.servingplan import ServingPlanSpec
+from inferasim_operator.engine import names
+
+
+def question(
+    spec: ServingPlanSpec, anchors: Mapping[str, Mapping[str, Any]], model_config: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The request for `planning.compute_plan`: only what the answer depends on (`suspend` and `rerun` do not)."""
+    fields = spec.to_dict()
+    for control in ("suspend", "rerun"):
+        fields.pop(control, None)
+    return {
+        "spec": fields,
+        "anchors": {name: dict(anchors[name]) for name in sorted(anchors)},
+        "modelConfig": None if model_config is None else dict(model_config),
+    }
+
+
+def input_digest(request: Mapping[str, Any], *, rerun: str | None, version: str) -> str:
+    """The digest that names the answer: of the question, our own version, and the token of a deliberate second run."""
+    return names.digest([request, version, rerun])

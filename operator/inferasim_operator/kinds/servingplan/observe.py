@@ -1,0 +1,160 @@
+"""Reading what a ServingPlan is decided from. The only part of the kind that talks to the cluster."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, ServingPlan, ServingPlanSpec
+from inferasim_operator.convert import first_error
+from inferasim_operator.engine import labels
+from inferasim_operator.engine.actions import ObjectKey
+from inferasim_operator.engine.compute import Computation
+from inferasim_operator.engine.kind import Context
+from inferasim_operator.kinds.servingplan import inputs, render
+from simcore.anchors.schema import parse_anchor
+from simcore.errors import FormatError
+
+VERSION = importlib.metadata.version("inferasim")
+KIND = "ServingPlan"
+
+
+@dataclass(frozen=True)
+class AnchorObject:
+    """An anchor's ConfigMap. `content` is None when it cannot be used; then `problem` says why."""
+
+    name: str
+    accelerator: str = ""
+    content: Mapping[str, Any] | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The `config.json` that the plan names: `content`, or the problem with it."""
+
+    content: Mapping[str, Any] | None = None
+    is_missing: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One moment of a plan. Races: an anchor that changes after the read makes a new event and so a new pass; an answer
+    that exists already under the digest is taken, whoever wrote it, because its name says its question."""
+
+    raw: Mapping[str, Any]
+    """The live object."""
+    plan: ServingPlan | None
+    """Parsed; None when the spec breaks a rule of this version (then `spec_problem` says which)."""
+    spec_problem: str = ""
+    anchors: tuple[AnchorObject, ...] = ()
+    """What the selector finds, by name; those that cannot be read are kept with their problem."""
+    model_config: ModelConfig | None = None
+    """None when the plan names a built-in card."""
+    request: Mapping[str, Any] | None = None
+    digest: str = ""
+    """Names the question; empty while something that it needs is missing."""
+    result: Mapping[str, Any] | None = None
+    """The answer kept under the digest by an earlier pass."""
+    result_problem: str = ""
+    """Why the ConfigMap of that name cannot be read as an answer."""
+    computation: Computation | None = None
+    """The running or ended computation of this digest in this process."""
+
+
+def observe(context: Context, key: ObjectKey) -> Observed | None:
+    """Read everything; None when the plan is gone."""
+    client = context.client
+    raw = client.find(ServingPlan.resource.api_version, KIND, key.namespace, key.name)
+    if raw is None:
+        context.references.note(KIND, key, ())
+        return None
+    try:
+        plan = ServingPlan.model_validate(raw)
+    except pydantic.ValidationError as error:
+        return Observed(raw, None, spec_problem=first_error(error))
+    spec = plan.spec
+    anchors = _anchors(context, key, spec)
+    model_config = _model_config(context, key, spec)
+    targets = [("ConfigMap", anchor.name) for anchor in anchors]
+    if spec.model.config_map is not None:
+        targets.append(("ConfigMap", spec.model.config_map.name))
+    context.references.note(KIND, key, targets)
+    if model_config is not None and model_config.content is None:
+        return Observed(raw, plan, anchors=anchors, model_config=model_config)
+    usable = {anchor.name: anchor.content for anchor in anchors if anchor.content is not None}
+    request = inputs.question(spec, usable, model_config.content if model_config else None)
+    digest = inputs.input_digest(request, rerun=spec.rerun, version=VERSION)
+    result, problem = _result(context, key, digest)
+    computation = context.computations.state(digest) if context.computations is not None else None
+    return Observed(
+        raw,
+        plan,
+        anchors=anchors,
+        model_config=model_config,
+        request=request,
+        digest=digest,
+        result=result,
+        result_problem=problem,
+        computation=computation,
+    )
+
+
+def _anchors(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> tuple[AnchorObject, ...]:
+    choice = spec.anchors
+    if choice is not None and choice.mode is AnchorMode.SIMULATE:
+        return ()
+    selector = f"{labels.ANCHOR}=true"
+    for name, value in sorted(((choice.match_labels if choice else None) or {}).items()):
+        selector += f",{name}={value}"
+    found = context.client.list("v1", "ConfigMap", key.namespace, labels=selector)
+    return tuple(_anchor(item) for item in found)
+
+
+def _anchor(config_map: Mapping[str, Any]) -> AnchorObject:
+    name = str(config_map["metadata"]["name"])
+    text = (config_map.get("data") or {}).get(render.ANCHOR_KEY)
+    if text is None:
+        return AnchorObject(name, problem=f"has no key {render.ANCHOR_KEY}")
+    try:
+        anchor = parse_anchor(text, f"ConfigMap {name}")
+    except FormatError as error:
+        return AnchorObject(name, problem=str(error))
+    return AnchorObject(name, accelerator=anchor.signature.accelerator, content=json.loads(text))
+
+
+def _model_config(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> ModelConfig | None:
+    reference = spec.model.config_map
+    if reference is None:
+        return None
+    live = context.client.find("v1", "ConfigMap", key.namespace, reference.name)
+    data_key = reference.key or render.MODEL_CONFIG_KEY
+    if live is None:
+        return ModelConfig(is_missing=True, problem=f"ConfigMap {reference.name} does not exist")
+    text = (live.get("data") or {}).get(data_key)
+    if text is None:
+        return ModelConfig(problem=f"ConfigMap {reference.name} has no key {data_key}")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return ModelConfig(problem=f"ConfigMap {reference.name}, key {data_key}: not JSON ({type(error).__name__})")
+    if not isinstance(content, dict):
+        return ModelConfig(problem=f"ConfigMap {reference.name}, key {data_key}: must be a JSON object")
+    return ModelConfig(content=content)
+
+
+def _result(context: Context, key: ObjectKey, digest: str) -> tuple[Mapping[str, Any] | None, str]:
+    name = render.result_name(key.name, digest)
+    live = context.client.find("v1", "ConfigMap", key.namespace, name)
+    if live is None:
+        return None, ""
+    try:
+        return render.read_result(live, digest), ""
+    except ValueError as error:
+        return None, f"ConfigMap {name}: {error}"

@@ -1,0 +1,139 @@
+"""The decision for a ServingPlan: pure, total, and a fixed point once the answer is kept.
+
+An answer that no tier can meet is an answer: Ready=False and Stalled=True (kstatus: Failed), because only an edit or a
+new anchor can change it; both wake the plan.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from inferasim_operator import convert
+from inferasim_operator.api.v1alpha1.common import ResultReference
+from inferasim_operator.api.v1alpha1.configuration import PredictionMode
+from inferasim_operator.api.v1alpha1.servingplan import (
+    ANCHORS_RESOLVED,
+    FEASIBLE,
+    ServingPlanStatus,
+)
+from inferasim_operator.engine.actions import CreateObject, Plan, StartComputation
+from inferasim_operator.engine.compute import Computation, Phase
+from inferasim_operator.engine.conditions import Conditions
+from inferasim_operator.kinds.servingplan import checks, render
+from inferasim_operator.kinds.servingplan.checks import Reason
+from inferasim_operator.kinds.servingplan.observe import Observed
+
+_ANCHOR_REASONS = (Reason.NO_ANCHOR, Reason.NO_ANCHOR_FOR_ACCELERATOR, Reason.ANCHOR_INVALID)
+
+
+def plan(observed: Observed, now: datetime.datetime) -> Plan:
+    """What to do for a plan, and what to say of it."""
+    generation = int(observed.raw["metadata"].get("generation", 0))
+    conditions = Conditions(convert.parse_conditions(observed.raw), generation=generation, now=now)
+    finding = checks.first_finding(observed)
+    if finding is not None:
+        return Plan(_stalled(observed, conditions, generation, finding))
+    if observed.result is not None:
+        return Plan(_answered(observed, conditions, generation, observed.result))
+    spec = observed.plan.spec if observed.plan is not None else None
+    if spec is not None and spec.suspend:
+        conditions.idle(Reason.SUSPENDED, "suspended: no search is started")
+        return Plan(_status(observed, conditions, generation))
+    assert observed.request is not None  # noqa: S101 - the chain has found every way in which it could be missing
+    wanted = StartComputation(observed.digest, observed.request)
+    computation = observed.computation
+    if computation is not None and computation.phase is Phase.FAILED and computation.failure is not None:
+        finding = checks.failure_finding(computation.failure)
+        return Plan(_stalled(observed, conditions, generation, finding), computation=wanted)
+    if computation is not None and computation.phase is Phase.DONE and computation.result is not None:
+        return _keep(observed, conditions, generation, computation.result, wanted)
+    conditions.working(Reason.SEARCHING, "the search for the best configurations is under way")
+    status = _status(observed, conditions, generation, progress=_progress(computation))
+    return Plan(status, computation=wanted)
+
+
+def _keep(
+    observed: Observed,
+    conditions: Conditions,
+    generation: int,
+    result: Mapping[str, Any],
+    wanted: StartComputation,
+) -> Plan:
+    """Write the answer down. It stays wanted until it is seen in its ConfigMap, so a failed write loses nothing."""
+    try:
+        manifest = render.result_config_map(observed.raw, observed.digest, result)
+    except ValueError as error:
+        finding = checks.Finding(Reason.RESULT_TOO_LARGE, str(error))
+        return Plan(_stalled(observed, conditions, generation, finding), computation=wanted)
+    status = _answered(observed, conditions, generation, result)
+    return Plan(status, actions=(CreateObject(manifest),), computation=wanted)
+
+
+def _answered(
+    observed: Observed, conditions: Conditions, generation: int, result: Mapping[str, Any]
+) -> ServingPlanStatus:
+    try:
+        answer = convert.plan_answer(result)
+    except pydantic.ValidationError as error:
+        finding = checks.Finding(Reason.RESULT_INVALID, convert.first_error(error))
+        return _stalled(observed, conditions, generation, finding)
+    simulated = any(choice.source.mode is PredictionMode.SIMULATE for choice in answer.selected)
+    if simulated:
+        conditions.set(
+            ANCHORS_RESOLVED, False, Reason.SIMULATED, "some figures are simulated: they rank, they do not promise"
+        )
+    elif answer.selected:
+        conditions.set(ANCHORS_RESOLVED, True, Reason.ANCHORS_APPLY, "every chosen configuration rests on an anchor")
+    unmet = [binding for binding in answer.binding if binding.tier not in {choice.tier for choice in answer.selected}]
+    unmet_text = "; ".join(f"{binding.tier}: {binding.limit}: {binding.detail}" for binding in unmet)
+    summary = convert.plan_summary(answer)
+    if not answer.selected:
+        text = unmet_text or "no configuration meets any tier"
+        conditions.set(FEASIBLE, False, Reason.INFEASIBLE, text)
+        conditions.stalled(Reason.INFEASIBLE, f"no configuration meets any tier: {text}")
+    else:
+        if unmet:
+            conditions.set(FEASIBLE, True, Reason.PARTLY_FEASIBLE, f"not met: {unmet_text}")
+        else:
+            conditions.set(FEASIBLE, True, Reason.TIERS_MET, "every tier has a configuration")
+        conditions.ready(Reason.PLAN_FOUND, summary)
+    return ServingPlanStatus(
+        conditions=conditions.done(),
+        observed_generation=generation,
+        summary=summary,
+        input_digest=observed.digest,
+        progress=answer.progress,
+        selected=answer.selected or None,
+        binding=answer.binding or None,
+        result=ResultReference(
+            config_map=render.result_name(observed.raw["metadata"]["name"], observed.digest), digest=observed.digest
+        ),
+        recommended_harvests=answer.recommended_harvests or None,
+        provenance=answer.provenance,
+    )
+
+
+def _stalled(observed: Observed, conditions: Conditions, generation: int, finding: checks.Finding) -> ServingPlanStatus:
+    if finding.reason in _ANCHOR_REASONS:
+        conditions.set(ANCHORS_RESOLVED, False, finding.reason, finding.message)
+    if finding.reason is Reason.INFEASIBLE:
+        conditions.set(FEASIBLE, False, finding.reason, finding.message)
+    conditions.stalled(finding.reason, finding.message)
+    return _status(observed, conditions, generation)
+
+
+def _status(observed: Observed, conditions: Conditions, generation: int, *, progress: Any = None) -> ServingPlanStatus:
+    return ServingPlanStatus(
+        conditions=conditions.done(),
+        observed_generation=generation,
+        input_digest=observed.digest or None,
+        progress=progress,
+    )
+
+
+def _progress(computation: Computation | None) -> Any:
+    return convert.plan_progress(computation.progress) if computation is not None and computation.progress else None

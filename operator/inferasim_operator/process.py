@@ -1,0 +1,136 @@
+"""The operator process: lease, workers, computations, watches and the health server, started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inferasim_operator.api.v1alpha1.common import API_VERSION
+from inferasim_operator.engine import client as clients
+from inferasim_operator.engine import compute, health, labels, lease
+from inferasim_operator.engine.actions import ObjectKey
+from inferasim_operator.engine.clock import Clock
+from inferasim_operator.engine.kind import Context, Kind
+from inferasim_operator.engine.loop import Workers
+from inferasim_operator.engine.reconcile import Reconciler
+from inferasim_operator.engine.wiring import Wiring
+from inferasim_operator.errors import LeaseLostError, OperatorError
+from inferasim_operator.kinds import registry as kinds
+from inferasim_operator.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+Watch = Callable[[Settings, clients.Client, Sequence[Wiring], asyncio.Event], Awaitable[None]]
+"""Runs the watches until the event is set; raises or returns early when they end."""
+
+
+class CrdError(OperatorError):
+    """The cluster does not serve our kinds, so nothing could be watched."""
+
+
+@dataclass
+class Process:
+    """One operator process."""
+
+    settings: Settings
+    watch: Watch
+    clock: Clock = field(default_factory=Clock)
+    leads: bool = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set. Raises CrdError, LeaseLostError, ClusterError."""
+        settings = self.settings
+        client = clients.Client.connect(
+            manager=labels.MANAGER, kubeconfig=settings.kubeconfig, context=settings.context
+        )
+        await asyncio.to_thread(require_crds, client)
+        server = health.HealthServer(settings.health_host, settings.health_port, self.problems)
+        logger.info("health and metrics on port %d", await server.start())
+        leash = lease.Lease(
+            client,
+            self.clock,
+            settings.lease_namespace,
+            settings.lease_name,
+            settings.identity,
+            settings.lease_duration_s,
+        )
+        halt = threading.Event()
+        halting = asyncio.create_task(_forward(stop, halt))
+        try:
+            if await asyncio.to_thread(leash.acquire, halt):
+                await self._lead(client, leash, stop, halt)
+        finally:
+            self.leads = False
+            halt.set()
+            halting.cancel()
+            await asyncio.to_thread(leash.release)
+            await server.stop()
+
+    def problems(self) -> list[str]:
+        """Why this process should be restarted; a process that waits for the lease has no watches, and is healthy."""
+        if not self.leads:
+            return []
+        expected = [kind.resource.plural for kind, _ in kinds.KINDS] + list(kinds.WATCHED)
+        return [f"no live watch of {plural}" for plural in health.dead_watches(expected)]
+
+    async def _lead(
+        self, client: clients.Client, leash: lease.Lease, stop: asyncio.Event, halt: threading.Event
+    ) -> None:
+        settings = self.settings
+        computations = compute.Computations(
+            settings.compute_function, workers=settings.compute_workers_count, timeout_s=settings.compute_timeout_s
+        )
+        context = Context(client, computations)
+        wirings = [self._wire(kind, context) for kind, _ in kinds.KINDS]
+        workers = {wiring.kind: wiring.workers for wiring in wirings}
+
+        def wake_owner(owner: Any) -> None:
+            kind, key = owner
+            assert isinstance(key, ObjectKey)  # noqa: S101 - the engine's own owners are (kind, key)
+            workers[kind].wake_from_thread(key)
+
+        computations.on_change = wake_owner
+        holding = asyncio.create_task(asyncio.to_thread(leash.hold, halt), name="lease")
+        watching = asyncio.create_task(self._watched(client, wirings, stop), name="watches")
+        try:
+            await asyncio.wait({holding, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+            elif not stop.is_set():
+                raise LeaseLostError("the lease is lost; another instance may lead")
+        finally:
+            stop.set()
+            halt.set()
+            for worker in workers.values():
+                await worker.close()
+            await asyncio.to_thread(computations.close)
+            await asyncio.gather(watching, holding, return_exceptions=True)
+
+    async def _watched(self, client: clients.Client, wirings: Sequence[Wiring], stop: asyncio.Event) -> None:
+        self.leads = True
+        await self.watch(self.settings, client, wirings, stop)
+
+    def _wire(self, kind: Kind[Any], context: Context) -> Wiring:
+        reconciler = Reconciler(kind, context, self.clock)
+        workers = Workers(kind.resource.kind, reconciler.run, threads=kind.threads, resync_s=kind.resync_s)
+        return Wiring(workers, context.references, kind.resource.kind)
+
+
+def require_crds(client: clients.Client) -> None:
+    """Refuse to start without our kinds, rather than run silently in a cluster that lacks them. Raises CrdError."""
+    served = client.served_kinds(API_VERSION)
+    missing = sorted({kind.resource.kind for kind, _ in kinds.KINDS} - served)
+    if missing:
+        raise CrdError(
+            f"the cluster does not serve {', '.join(missing)} of {API_VERSION}; install the CRDs first: "
+            "kubectl apply --server-side -f crds/"
+        )
+
+
+async def _forward(stop: asyncio.Event, halt: threading.Event) -> None:
+    await stop.wait()
+    halt.set()
