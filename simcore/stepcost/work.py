@@ -177,20 +177,21 @@ def _split(width: int, ranks: int) -> float:
 def _products(card: ModelCard, group: LayerGroup, attention_tp: int, dense_tp: int) -> list[Product]:
     """The products of a layer but the routed experts; members of a merged matrix (gate and up, QKV) are one."""
     found: list[Product] = []
-    pending = 0.0
+    pending: dict[int, float] = {}  # columns waiting for the last member of a merged matrix, by input width
     for matrix in layer_matrices(group, card.hidden):
         if matrix.part is Part.EXPERTS:
             continue
         width = {Part.ATTENTION: attention_tp, Part.ROUTER: 1}.get(matrix.part, dense_tp)
         local = float(matrix.local_width(width))
-        inner, columns = (local, matrix.out_dim) if matrix.split is Split.ROW else (matrix.in_dim, local)
+        inner = local if matrix.split is Split.ROW else float(matrix.in_dim)
+        columns = local if matrix.split is Split.COLUMN else float(matrix.out_dim)
         if matrix.merged:
-            pending += columns
+            pending[matrix.in_dim] = pending.get(matrix.in_dim, 0.0) + columns
             continue
         part = "projections" if matrix.part is Part.ATTENTION else PART_KEYS.get(matrix.part, "ffn")
         count = group.layers_count * matrix.copies
-        found.append(Product(part, float(inner), columns + pending, part_dtype(card, matrix), count))
-        pending = 0.0
+        columns += pending.pop(matrix.in_dim, 0.0)
+        found.append(Product(part, inner, columns, part_dtype(card, matrix), count))
     return found
 
 
