@@ -10,7 +10,7 @@ from pydantic import Field
 
 from inferasim_operator.api.v1alpha1.common import ApiModel
 from inferasim_operator.api.v1alpha1.conditions import Condition
-from inferasim_operator.api.v1alpha1.configuration import Binding, Layout, Selection
+from inferasim_operator.api.v1alpha1.configuration import Binding, Selection
 from inferasim_operator.api.v1alpha1.servingplan import Provenance, RecommendedHarvest, SearchProgress
 from simcore.cards import layout as layouts
 
@@ -81,12 +81,12 @@ def plan_summary(answer: PlanAnswer) -> str:
     return "; ".join(parts) or "infeasible"
 
 
-def simcore_layout(layout: Layout | None) -> layouts.Layout:
+def simcore_layout(layout: ApiModel | None) -> layouts.Layout:
     """The layout with every absent width set to 1."""
     given = {} if layout is None else layout.model_dump(exclude_none=True)
     return layouts.Layout(**given)
 
 
-def layout_label(layout: Layout | None) -> str:
+def layout_label(layout: ApiModel | None) -> str:
     """Short name of a layout, e.g. `TP2xPP4`."""
     return simcore_layout(layout).label()

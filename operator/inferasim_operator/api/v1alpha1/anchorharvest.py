@@ -29,6 +29,7 @@ from inferasim_operator.api.v1alpha1.common import (
     ShortText,
     Timestamp,
     Tokens,
+    Width,
     Word,
     atomic_list,
     condition_column,
@@ -37,7 +38,7 @@ from inferasim_operator.api.v1alpha1.common import (
     unique_by,
 )
 from inferasim_operator.api.v1alpha1.conditions import ConditionedStatus
-from inferasim_operator.api.v1alpha1.configuration import EngineName, Layout
+from inferasim_operator.api.v1alpha1.configuration import EngineName, Switch
 
 ResourceName = Annotated[str, Field(min_length=3, max_length=317, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$")]
 
@@ -52,18 +53,23 @@ class Weights(StrEnum):
     DUMMY = "Dummy"
 
 
-class GraphCapture(StrEnum):
-    """Whether the engine replays captured graphs."""
+class HarvestLayout(ApiModel):
+    """Parallel widths of the measured engine; an absent width is 1. An anchor has no pipeline and no engine copies."""
 
-    ENABLED = "Enabled"
-    DISABLED = "Disabled"
+    tensor_parallel: Width | None = None
+    expert_parallel: Width | None = None
+    attention_data_parallel: Width | None = None
 
 
-class ProbeChoice(StrEnum):
-    """Whether an optional measurement is taken."""
+class Speculation(ApiModel):
+    """Speculative decoding as it is to run."""
 
-    ENABLED = "Enabled"
-    DISABLED = "Disabled"
+    method: Word
+    draft_tokens: Annotated[int, Field(ge=1, le=64)]
+    forced_acceptance_length_permille: Annotated[int, Field(ge=1000, le=65_000)] | None = Field(
+        default=None,
+        description="Mean tokens committed per verify step, in thousandths, where the engine can force it.",
+    )
 
 
 class HarvestEngine(ApiModel):
@@ -140,8 +146,8 @@ class Signature(ApiModel):
     expert_dtype: Word | None = None
     attention_backend: Word | None = None
     moe_backend: Word | None = None
-    graph_capture: GraphCapture | None = None
-    speculation: Word | None = None
+    graph_capture: Switch | None = None
+    speculation: Speculation | None = None
 
 
 BatchSize = Annotated[int, Field(ge=1, le=65_536)]
@@ -153,13 +159,13 @@ class Sweeps(ApiModel):
     decode_batches: Annotated[tuple[BatchSize, ...], Field(min_length=1, max_length=64)] | None = Field(
         default=None, json_schema_extra=atomic_list()
     )
-    decode_prompt_lengths_tokens: Annotated[tuple[Tokens, ...], Field(min_length=1, max_length=8)] | None = Field(
+    decode_prompt_lengths_tokens: Annotated[tuple[Tokens, ...], Field(min_length=1, max_length=2)] | None = Field(
         default=None, json_schema_extra=atomic_list()
     )
     prefill_lengths_tokens: Annotated[tuple[Tokens, ...], Field(min_length=2, max_length=16)] | None = Field(
         default=None, description="Five lengths when absent.", json_schema_extra=atomic_list()
     )
-    packed_prefill_probe: ProbeChoice | None = Field(default=None, description="Enabled when absent.")
+    packed_prefill_probe: Switch | None = Field(default=None, description="Enabled when absent.")
 
 
 class AnchorHarvestSpec(ApiModel):
@@ -168,7 +174,7 @@ class AnchorHarvestSpec(ApiModel):
     engine: HarvestEngine
     model: HarvestModel
     accelerator: HarvestAccelerator
-    layout: Layout | None = Field(default=None, description="One GPU when absent.")
+    layout: HarvestLayout | None = Field(default=None, description="One GPU when absent.")
     signature: Signature | None = None
     sweeps: Sweeps | None = None
     deadline_seconds: Annotated[int, Field(ge=60, le=604_800)] | None = Field(

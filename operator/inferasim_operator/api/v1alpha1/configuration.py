@@ -15,6 +15,7 @@ from inferasim_operator.api.v1alpha1.common import (
     Message,
     ModelName,
     ObjectName,
+    Permille,
     Positive,
     ShortText,
     SignedPermille,
@@ -40,6 +41,13 @@ class PredictionMode(StrEnum):
     SIMULATE = "Simulate"
 
 
+class Switch(StrEnum):
+    """On or off, stated."""
+
+    ENABLED = "Enabled"
+    DISABLED = "Disabled"
+
+
 class Layout(ApiModel):
     """Parallel widths of one engine replica; an absent width is 1."""
 
@@ -62,7 +70,15 @@ class Configuration(ApiModel):
     replicas: Positive
     gpus_per_replica: Positive | None = None
     concurrency: Positive | None = Field(default=None, description="Requests in flight over all replicas.")
+    prompt_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
     max_model_length_tokens: Tokens | None = None
+    block_size: Positive | None = Field(default=None, description="Tokens of a KV cache block.")
+    memory_permille: Permille | None = Field(default=None, description="Share of the GPU's memory given to the engine.")
+    max_running_requests: Positive | None = None
+    max_batched_tokens: Positive | None = None
+    chunk_tokens: Positive | None = None
+    prefix_caching: Switch | None = None
     weights_dtype: Word | None = None
     kv_dtype: Word | None = None
     attention_backend: Word | None = None
@@ -115,6 +131,7 @@ class Selection(ApiModel):
     headroom_permille: SignedPermille | None = Field(
         default=None, description="Distance to the tier's nearest limit, as a share of that limit."
     )
+    reason: Message | None = Field(default=None, description="Why this one and not the runner-up.")
     source: PredictionSource
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from inferasim_operator import convert
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvestSpec
-from inferasim_operator.kinds.anchorharvest.observe import Observed
+from inferasim_operator.kinds.anchorharvest.observe import LOG_LINES, Observed
 from simcore.cards import layout as layouts
 from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.library import load_accelerator_card
@@ -21,13 +21,13 @@ FORBIDDEN_TAINTS = ("amd-gpu-unhealthy", "amd-dcm")
 START_GRACE_S = 180.0
 """How long a pod may fail to start before it is given up: registries and volumes have hiccups."""
 RESTARTS_LIMIT = 3
-LOG_LINES = 5
 
 
 class Reason(StrEnum):
     """Condition reasons of an AnchorHarvest."""
 
     HARVESTED = "Harvested"
+    HARVESTER_FAILED = "HarvesterFailed"
     CHECKS_REFUSED = "ChecksRefused"
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
@@ -149,6 +149,8 @@ def failure(observed: Observed, now: datetime.datetime) -> Finding | None:
     if job is None:
         return None
     failed = job_condition(job, "Failed")
+    if failed is not None and observed.said_failure:
+        return Finding(Reason.HARVESTER_FAILED, observed.said_failure)
     pod = observed.pods[-1] if observed.pods else None
     trouble = pod_failure(pod, now) if pod is not None else None
     if trouble is not None and (failed is not None or trouble.reason is not Reason.DEADLINE_EXCEEDED):

@@ -19,6 +19,7 @@ from simcore.anchors.schema import Anchor, parse_anchor
 from simcore.errors import FormatError
 
 KIND = "AnchorHarvest"
+LOG_LINES = 5
 Live = Mapping[str, Any]
 
 
@@ -45,6 +46,8 @@ class Observed:
     """What the harvester wrote for the present spec, once it is complete."""
     anchor_problem: str = ""
     """Why what it wrote is not an anchor."""
+    said_failure: str = ""
+    """The harvester's own account of its failure: reason, message, the last lines of the engine's log."""
     anchor_is_kept: bool = False
     """Whether the anchor's own ConfigMap exists."""
 
@@ -97,6 +100,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         progress=_progress(data),
         anchor=anchor,
         anchor_problem=problem,
+        said_failure=_said_failure(data),
         anchor_is_kept=kept,
     )
 
@@ -120,6 +124,18 @@ def _progress(data: Mapping[str, str]) -> HarvestProgress | None:
         return HarvestProgress.model_validate(said)
     except (ValueError, RecursionError):
         return None
+
+
+def _said_failure(data: Mapping[str, str]) -> str:
+    try:
+        said = json.loads(data.get(render.RESULT_KEY, "null"))
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(said, dict) or said.get("outcome") != "Failed":
+        return ""
+    text = f"{said.get('reason', 'Failed')}: {said.get('message', '')}"
+    tail = [line.strip() for line in str(said.get("logTail") or "").splitlines() if line.strip()]
+    return text + (": " + " | ".join(tail[-LOG_LINES:]) if tail else "")
 
 
 def _anchor(data: Mapping[str, str]) -> tuple[Anchor | None, str]:

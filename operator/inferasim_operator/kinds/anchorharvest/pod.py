@@ -8,8 +8,9 @@ from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvestSpec
 from inferasim_operator.api.v1alpha1.common import PodOptions
 from inferasim_operator.engine import labels
 
-SPEC_KEY = "harvest.json"
-SPEC_PATH = "/etc/inferasim/harvest"
+SPEC_KEY = "spec.json"
+SPEC_PATH = "/etc/inferasim"
+OUT_PATH = "/var/lib/inferasim"
 MODEL_PATH = "/models"
 CACHE_PATH = "/cache"
 CONTAINER = "harvester"
@@ -30,11 +31,15 @@ def pod_spec(
     *,
     account: str,
     spec_map: str,
+    progress: str,
     gpus_count: int,
     device_ids: tuple[str, ...],
     deadline_s: int,
 ) -> Manifest:
-    """The pod's spec. `device_ids` are the PCI ids of the accelerator, bare metal and virtual function alike."""
+    """The pod's spec. `progress` is the `namespace/name` of the ConfigMap that the harvester mirrors into.
+
+    `device_ids` are the PCI ids of the accelerator, bare metal and virtual function alike.
+    """
     options = spec.pod or PodOptions()
     built: Manifest = {
         "restartPolicy": "Never",
@@ -50,7 +55,7 @@ def pod_spec(
             "fsGroup": USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(spec, options, gpus_count)],
+        "containers": [_container(spec, options, gpus_count, progress)],
         "volumes": _volumes(spec, options, spec_map),
     }
     if options.supplemental_groups:
@@ -64,13 +69,12 @@ def pod_spec(
     return built
 
 
-def _container(spec: AnchorHarvestSpec, options: PodOptions, gpus_count: int) -> Manifest:
+def _container(spec: AnchorHarvestSpec, options: PodOptions, gpus_count: int, progress: str) -> Manifest:
     resource = spec.accelerator.resource_name or GPU_RESOURCE
     gpus = {resource: str(gpus_count)}
     env: list[Manifest] = [
         {"name": "HOME", "value": CACHE_PATH},
-        {"name": "INFERASIM_HARVEST_SPEC", "value": f"{SPEC_PATH}/{SPEC_KEY}"},
-        {"name": "INFERASIM_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
     ]
     hub = spec.model.source.hub
     if hub is not None and hub.token_secret is not None:
@@ -81,6 +85,7 @@ def _container(spec: AnchorHarvestSpec, options: PodOptions, gpus_count: int) ->
     env += [item.to_dict() for item in spec.engine.env or ()]
     mounts: list[Manifest] = [
         {"name": "inferasim-spec", "mountPath": SPEC_PATH, "readOnly": True},
+        {"name": "inferasim-out", "mountPath": OUT_PATH},
         {"name": "inferasim-cache", "mountPath": CACHE_PATH},
         {"name": "inferasim-shm", "mountPath": "/dev/shm"},  # noqa: S108 - a mount in the pod, not a file of ours
     ]
@@ -90,7 +95,8 @@ def _container(spec: AnchorHarvestSpec, options: PodOptions, gpus_count: int) ->
     return {
         "name": CONTAINER,
         "image": spec.engine.image,
-        "command": ["python3", "-m", "inferasim_harvester"],
+        "command": ["python", "-m", "inferasim_harvester", "run"],
+        "args": [f"--spec={SPEC_PATH}/{SPEC_KEY}", f"--out={OUT_PATH}", f"--config-map={progress}"],
         "env": env,
         "resources": {"requests": gpus, "limits": gpus},
         # The end of the log reaches the pod's status, so no right to read logs is needed.
@@ -104,6 +110,7 @@ def _volumes(spec: AnchorHarvestSpec, options: PodOptions, spec_map: str) -> lis
     size = options.shared_memory_mebibytes or SHARED_MEMORY_MEBIBYTES
     volumes: list[Manifest] = [
         {"name": "inferasim-spec", "configMap": {"name": spec_map}},
+        {"name": "inferasim-out", "emptyDir": {}},
         {"name": "inferasim-cache", "emptyDir": {}},
         {"name": "inferasim-shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{size}Mi"}},
     ]

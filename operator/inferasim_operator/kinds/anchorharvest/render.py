@@ -17,10 +17,12 @@ from simcore.cards.accelerator import AcceleratorCard
 
 PROGRESS_KEY = "progress.json"
 ANCHOR_KEY = "anchor.json"
+RESULT_KEY = "result.json"
 SPEC_KEY = pod.SPEC_KEY
 SCHEMA = "inferasim.dev/harvest/v1"
 DEADLINE_S = 4 * 3600
 QUEUE_DEADLINE_S = 48 * 3600
+PERMILLE = 1000
 KEEP_FINISHED_S = 24 * 3600
 """A finished Job is cleaned up after a day; its result is in the status and the anchor, so nothing runs again (D08)."""
 
@@ -57,9 +59,7 @@ def run_objects(
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": _metadata(owner, job_name(name, digest), "harvest"),
-        "rules": [
-            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [progress], "verbs": ["get", "patch"]}
-        ],
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [progress], "verbs": ["patch"]}],
     }
     binding: Manifest = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -73,7 +73,7 @@ def run_objects(
         "kind": "ConfigMap",
         "metadata": _metadata(owner, names.object_name(name, digest[:10], "spec"), "harvest-spec"),
         "immutable": True,
-        "data": {SPEC_KEY: names.canonical_json(harvester_spec(harvest, progress=progress))},
+        "data": {SPEC_KEY: names.canonical_json(harvester_spec(harvest))},
     }
     progress_map: Manifest = {
         "apiVersion": "v1",
@@ -84,22 +84,25 @@ def run_objects(
     return (*objects, rights, binding, spec_map, progress_map, job)
 
 
-def harvester_spec(harvest: AnchorHarvest, *, progress: str) -> Manifest:
-    """What the harvester in the pod is told."""
+def harvester_spec(harvest: AnchorHarvest) -> Manifest:
+    """What the harvester in the pod is told: only the measurement, so that its own digest changes with it alone."""
     spec = harvest.spec.to_dict()
     told = {
         key: spec[key] for key in ("engine", "model", "accelerator", "layout", "signature", "sweeps") if key in spec
     }
     told["engine"].pop("env", None)  # reaches the process as its environment, where a value may come from a Secret
-    claim = spec["model"]["source"].get("claim")
-    if claim is not None:
-        told["model"]["path"] = f"{pod.MODEL_PATH}/{claim.get('path', '')}".rstrip("/")
-    return {
-        "schema": SCHEMA,
-        **told,
-        "deadlineSeconds": harvest.spec.deadline_seconds or DEADLINE_S,
-        "progress": {"namespace": harvest.metadata.namespace, "configMap": progress},
-    }
+    source = told["model"].pop("source")
+    if "claim" in source:
+        told["model"]["path"] = f"{pod.MODEL_PATH}/{source['claim'].get('path', '')}".rstrip("/")
+    else:
+        told["model"]["path"] = source["hub"]["id"]
+        if "revision" in source["hub"]:
+            told["model"]["revision"] = source["hub"]["revision"]
+    told["accelerator"].pop("resourceName", None)
+    forced = told.get("signature", {}).get("speculation", {}).pop("forcedAcceptanceLengthPermille", None)
+    if forced is not None:
+        told["signature"]["speculation"]["forcedAcceptanceLength"] = forced / PERMILLE
+    return {"schema": SCHEMA, **told}
 
 
 def suspension(job: Mapping[str, Any], *, is_suspended: bool) -> Manifest:
@@ -167,6 +170,7 @@ def _job(
                     spec,
                     account=account,
                     spec_map=spec_map["metadata"]["name"],
+                    progress=f"{harvest.metadata.namespace}/{progress_name(harvest.metadata.name, digest)}",
                     gpus_count=gpus_count,
                     device_ids=(*card.device_ids, *card.vf_device_ids),
                     deadline_s=spec.deadline_seconds or DEADLINE_S,
