@@ -44,8 +44,7 @@ def dtypes_from_config(fields: Fields, base: str, samples: Sequence[LayerSample]
     quant = fields.section("quantization_config", "quant_config")
     components = ("weights", "experts", "shared_experts", "attention")
     if quant is None:
-        plain = dict.fromkeys((*components, "embeddings", "head"), base)
-        return Dtypes(activations=base, **plain), []
+        return Dtypes(base, base, base, base, base, base, base), []
     method = quant.text("quant_method", default="modelopt" if "quant_algo" in quant else "").lower().replace("_", "-")
     readers: dict[str, Callable[[Fields], Callable[[str], _Scheme | None]]] = {
         "fp8": _fp8, "fbgemm-fp8": _fp8, "mxfp4": _mxfp4, "compressed-tensors": _compressed, "modelopt": _modelopt,
@@ -74,7 +73,8 @@ def dtypes_from_config(fields: Fields, base: str, samples: Sequence[LayerSample]
     head = scheme_of("lm_head") if method.startswith("modelopt") else None
     return (
         Dtypes(
-            **stored, embeddings=base, head=base if head is None else head.dtype,
+            stored["weights"], stored["experts"], stored["shared_experts"], attention=stored["attention"],
+            embeddings=base, head=base if head is None else head.dtype,
             activations=_activation_format(quant, chosen, base),
             block=max(blocks) if blocks else None, group=max(groups, default=0),
         ),

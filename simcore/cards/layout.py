@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -101,3 +102,23 @@ def resolve(layout: Layout, engine: Engine, *, is_moe: bool) -> ResolvedLayout:
     moe_tp = max(1, moe_ranks // moe_ep)
     gpus = ranks * layout.pipeline_parallel * layout.prefill_context_parallel
     return ResolvedLayout(gpus, attention_tp, attention_dp, moe_tp, moe_ep, layout.pipeline_parallel)
+
+
+def stage_layers(*, layers_count: int, stages_count: int, split: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Layers of each pipeline stage: `split` if given, else as vLLM and SGLang divide.
+
+    A rest goes one layer each to the stages before the last, which also holds the output head: 61 over 4 is
+    15, 15, 16, 15; 62 over 3 is 21, 21, 20 (public cases A01, A25). Raises InputError.
+    """
+    if split is not None:
+        if len(split) != stages_count or sum(split) != layers_count or min(split) < 1:
+            must = f"be {stages_count} positive layer counts that add up to {layers_count}"
+            raise InputError("pipelineLayerSplit", list(split), must)
+        return tuple(split)
+    if stages_count > layers_count:
+        raise InputError("layout.pipelineParallel", stages_count, f"be at most the {layers_count} layers")
+    base, rest = divmod(layers_count, stages_count)
+    counts = [base] * stages_count
+    for index in range(2, rest + 2):
+        counts[-index] += 1
+    return tuple(counts)

@@ -127,7 +127,7 @@ def _latent_matrices(spec: AttentionSpec, hidden: int) -> tuple[Matrix, ...]:
 
 
 def _compressor_matrices(spec: AttentionSpec, hidden: int) -> list[Matrix]:
-    """DeepSeek-V4: value and gate projections of the KV compressor; doubled for the fine pool, whose windows overlap."""
+    """DeepSeek-V4: value and gate projections of the KV compressor; doubled for the fine pool (overlapping)."""
     if spec.latent_expanded or spec.kv_compress_ratio <= 1:
         return []
     overlap = 2 if spec.index_heads else 1

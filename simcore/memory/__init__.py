@@ -3,7 +3,7 @@
 from simcore.memory.kv import KvFormat, KvProfile, kv_format, kv_profile, kv_transfer_bytes
 from simcore.memory.plan import MemoryPlan, MemoryRequest, MemoryViolation, plan_memory
 from simcore.memory.pool import Reserve, index_buffer_bytes, kv_pool_bytes, minimum_memory_fraction, pool_tokens
-from simcore.memory.weights import WeightChoices, stage_layers, weight_bytes_by_stage
+from simcore.memory.weights import WeightChoices, weight_bytes_by_stage
 
 __all__ = [
     "KvFormat",
@@ -21,6 +21,5 @@ __all__ = [
     "minimum_memory_fraction",
     "plan_memory",
     "pool_tokens",
-    "stage_layers",
     "weight_bytes_by_stage",
 ]

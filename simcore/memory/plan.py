@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simcore.cards.layout import Engine, Layout, resolve
+from simcore.cards.layout import Engine, Layout, resolve, stage_layers
 from simcore.cards.model import ModelCard
 from simcore.memory.activations import ASSUMED, activation_bytes
 from simcore.memory.kv import KvFormat, KvProfile, kv_profile
@@ -17,7 +17,7 @@ from simcore.memory.pool import (
     minimum_memory_fraction,
     tightest_stage_tokens,
 )
-from simcore.memory.weights import DRAFT, WeightChoices, stage_layers, weight_bytes_by_stage
+from simcore.memory.weights import DRAFT, WeightChoices, weight_bytes_by_stage
 from simcore.units import GIB
 
 DEFAULT_BATCHED_TOKENS = 16384

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from simcore.cards.formats import storage_format
-from simcore.cards.layout import Engine, Layout, ResolvedLayout, resolve
+from simcore.cards.layout import Engine, Layout, ResolvedLayout, resolve, stage_layers
 from simcore.cards.matrices import (
     Matrix,
     Part,
@@ -20,26 +20,6 @@ from simcore.cards.model import LayerGroup, ModelCard
 from simcore.errors import InputError
 
 SCALES, ROTARY, DRAFT = "scales", "rotaryTable", "draft"
-
-
-def stage_layers(*, layers_count: int, stages_count: int, split: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Layers of each pipeline stage: `split` if given, else as vLLM and SGLang divide.
-
-    A rest goes one layer each to the stages before the last, which also holds the output head: 61 over 4 is
-    15, 15, 16, 15; 62 over 3 is 21, 21, 20 (public cases A01, A25). Raises InputError.
-    """
-    if split is not None:
-        if len(split) != stages_count or sum(split) != layers_count or min(split) < 1:
-            must = f"be {stages_count} positive layer counts that add up to {layers_count}"
-            raise InputError("pipelineLayerSplit", list(split), must)
-        return tuple(split)
-    if stages_count > layers_count:
-        raise InputError("layout.pipelineParallel", stages_count, f"be at most the {layers_count} layers")
-    base, rest = divmod(layers_count, stages_count)
-    counts = [base] * stages_count
-    for index in range(2, rest + 2):
-        counts[-index] += 1
-    return tuple(counts)
 
 
 @dataclass(frozen=True)
