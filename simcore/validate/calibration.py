@@ -1,0 +1,73 @@
+"""Quantities learnt across series, each with its source: `simcore/data/calibration/laws.yaml`. Never fitted to one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from math import isfinite
+from typing import Any
+
+from simcore.data.loader import read_data
+from simcore.errors import FormatError
+
+LAWS_FILE = "calibration/laws.yaml"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Global parameters of the transfer laws. A field's record in the YAML says how it was obtained."""
+
+    weight_bandwidth_frac: float
+    """Share of the HBM datasheet rate at which a decode step reads weights."""
+    expert_bandwidth_frac: float
+    """The same for routed experts."""
+    kv_bandwidth_frac: float
+    """Prior share of the HBM rate at which a decode step reads context."""
+    kv_prior_spread: float
+    """Log spread of that prior between series."""
+    excess_shrink_exponent: float
+    """The step above its constant shrinks as (w/w')^g: 1 is the ideal division."""
+    reduce_latency_s: float
+    """Time of one all-reduce inside a decode step that does not depend on its size."""
+    reduce_bytes_per_s: float
+    """Rate of an all-reduce's ring traffic inside a decode step, per GPU."""
+    dense_prefill_flop_frac: float
+    """Prior share of the matrix peak that prefill reaches on a dense model."""
+    moe_prefill_flop_frac: float
+    """The same where experts carry most of the work."""
+    prefill_prior_spread: float
+    """Log spread of that prior between series."""
+    prefill_weight_bandwidth_frac: float
+    """Share of the HBM rate at which prefill reads all weights (F)."""
+    prefill_shrink_exponent: float
+    """Prefill's per-token work shrinks as (w/w')^g."""
+
+
+@cache
+def calibration() -> Calibration:
+    """The shipped calibration. Raises FormatError when a record lacks a value or a source."""
+    return calibration_from(read_data(LAWS_FILE))
+
+
+def calibration_from(raw: object, where: str = LAWS_FILE) -> Calibration:
+    """The calibration in plain data: {field: {value, source, …}}. Raises FormatError."""
+    if not isinstance(raw, Mapping):
+        raise FormatError(where, None, "file", type(raw).__name__, "be a mapping")
+    names = [field.name for field in fields(Calibration)]
+    values: dict[str, float] = {}
+    for name in names:
+        values[name] = _value(raw.get(name), name, where)
+    unknown = sorted(set(raw) - set(names))
+    if unknown:
+        raise FormatError(where, None, str(unknown[0]), raw[unknown[0]], "be a known quantity")
+    return Calibration(**values)
+
+
+def _value(record: Any, name: str, where: str) -> float:
+    if not isinstance(record, Mapping) or not record.get("source"):
+        raise FormatError(where, None, name, record, "be a record with `value` and `source`")
+    value = record.get("value")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+        raise FormatError(where, None, name, value, "be a positive number")
+    return float(value)

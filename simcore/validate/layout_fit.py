@@ -1,0 +1,322 @@
+"""From the rows of one layout to its step model: prefill F, c1, c2, context slope, host time, decode step per batch.
+
+Every request's time is split by the work balance T = b P(n) + (m - 1) (s(b) + k b ctx): per cell the step follows from
+the measured time once P and k are known, so only three numbers per layout are searched (host, c1, k), each held by a
+prior from the cards. The cells' own steps keep the measured row as the base that laws only move.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from simcore.laws.width import weight_read
+from simcore.predict.steady import first_wave_factor
+from simcore.validate.calibration import Calibration
+from simcore.validate.cells import Cell, Shape
+from simcore.validate.features import LayoutFeatures
+
+Floats = NDArray[np.float64]
+TTFT_SPREAD = 0.15
+"""Relative spread of a mean TTFT between repeats: 2 % median, far more at few clients."""
+STEP_SPREAD = 0.06
+"""Relative spread between the steps that different shapes give at the same batch."""
+MAX_PREFILL_SHARE = 0.85
+"""A cell's prefills take at most this share of its measured time; a prior that says more is wrong for the cell."""
+MIN_BASE_FRAC = 0.2
+"""At least this share of a step is not context reading."""
+FALL_LIMIT = 0.97
+"""A step does not fall as its batch grows, noise of 3 % apart."""
+FAMILY_COUNT = 3.0
+SCALE_LIMIT = 8.0
+"""Prefill at most this many times slower than its prior."""
+SHAPE_SCALE = 0.7
+"""Log distance of lengths at which a cell's weight falls to 1/e."""
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """P(n) = F + c1 n + c2 n^2."""
+
+    fixed_s: float
+    s_per_token: float
+    s_per_token2: float
+
+    def seconds(self, prompt_tokens: float) -> float:
+        return self.fixed_s + self.s_per_token * prompt_tokens + self.s_per_token2 * prompt_tokens**2
+
+
+@dataclass(frozen=True)
+class FittedLayout:
+    """The step model of one layout and the cells it was read from."""
+
+    cells: tuple[Cell, ...]
+    prefill: Prefill
+    context_s_per_byte: float
+    """Time per KV byte read, so that windows and width follow the card."""
+    host_s: float
+    features: LayoutFeatures | None
+    step_s: Floats
+    """(cells,) single-wave decode step of each cell at its running batch and its context."""
+    notes: tuple[str, ...] = ()
+
+    def context_s(self, batch: float, context_tokens: float) -> float:
+        """Seconds of a decode step spent on reading context."""
+        if self.features is None:
+            return 0.0
+        return self.context_s_per_byte * batch * self.features.read_context_bytes(context_tokens)
+
+    @cached_property
+    def base_s(self) -> Floats:
+        """(cells,) decode steps without their context reading."""
+        reading = np.array([self.context_s(cell.running, cell.context_tokens) for cell in self.cells])
+        return np.asarray(np.maximum(self.step_s - reading, MIN_BASE_FRAC * self.step_s))
+
+    def step_at(self, batch: float, context_tokens: float, shape: Shape) -> float:
+        """Decode step of `batch` requests: the cells' steps, the most alike shapes counting most, log-log in batch."""
+        batches, values = self._curve(shape)
+        beyond_s = 0.0
+        if batch > batches[-1] and self.features is not None:
+            beyond_s = batch_work_s(self.features, batch) - batch_work_s(self.features, float(batches[-1]))
+        return _interpolate(batch, batches, values, beyond_s) + self.context_s(batch, context_tokens)
+
+    def floor(self, shape: Shape) -> tuple[float, float]:
+        """(step without context [s], batch) at the smallest batch measured, the most alike shapes counting most."""
+        batches, values = self._curve(shape)
+        return float(values[0]), float(batches[0])
+
+    @property
+    def largest_batch(self) -> float:
+        return max(cell.running for cell in self.cells)
+
+    def waits_at(self, clients: float, shape: Shape, *, is_drawn: bool) -> float:
+        """Prefills in a mean TTFT at `clients`, own included: as the same shape measured it, else as the law says."""
+        mine = [
+            cell for cell in self.cells if cell.shape == shape and cell.ttft_s is not None and not cell.is_saturated
+        ]
+        mine = mine or [
+            cell
+            for cell in self.cells
+            if cell.is_drawn == is_drawn and cell.ttft_s is not None and not cell.is_saturated
+        ]
+        law = [expected_waits(cell.clients, is_drawn=cell.is_drawn) for cell in mine]
+        here = expected_waits(clients, is_drawn=is_drawn)
+        if not mine:
+            return here
+        logs = []
+        weights = []
+        for cell, expected in zip(mine, law, strict=True):
+            prefills = max((cell.ttft_s or 0.0) - self.host_s, 0.0) / self.prefill.seconds(cell.prompt_tokens)
+            logs.append(math.log(max(prefills, 0.3) / expected))
+            weights.append(math.exp(-abs(math.log(cell.clients / clients)) / 0.35))
+        return here * math.exp(float(np.average(logs, weights=np.asarray(weights) + 1e-12)))
+
+    def _curve(self, shape: Shape) -> tuple[Floats, Floats]:
+        running = np.array([cell.running for cell in self.cells])
+        weights = np.array([shape_weight(cell.shape, shape) for cell in self.cells])
+        base = np.log(self.base_s)
+        batches = np.unique(np.round(running, 1))
+        values = np.empty_like(batches)
+        for index, batch in enumerate(batches):
+            near = weights * (np.abs(np.log(running / batch)) < 0.05) + 1e-300
+            values[index] = np.exp(np.average(base, weights=near))
+        return batches, values
+
+
+def shape_weight(one: Shape, other: Shape) -> float:
+    """1 for the same lengths, falling with their log distance; prompt and output count alike."""
+    distance = abs(math.log(one[0] / other[0])) + abs(math.log(one[1] / other[1]))
+    return math.exp(-distance / SHAPE_SCALE)
+
+
+def expected_waits(clients: float, *, is_drawn: bool) -> float:
+    """Prefills in a mean TTFT by the law of a run of `ROUNDS` requests per client.
+
+    Drawn lengths spread the clients out after the first wave: own prefill, a part of the running step, and the first
+    wave's share. Equal lengths keep clumps together: clients up to the square root of four times their number wait for
+    each other's prefills.
+    """
+    if is_drawn:
+        return 1.3 + first_wave_factor(clients)
+    return min(clients, 2.0 * math.sqrt(clients)) if clients > 1 else 1.0
+
+
+def batch_work_s(features: LayoutFeatures, batch: float) -> float:
+    """What the cards say a step's matrices take at `batch`, at datasheet rates: experts touched and FLOP [s]."""
+    read_s = features.expert_bytes * features.expert_coverage_frac(batch) / features.hbm_bytes_per_s
+    return read_s + batch * features.token_flop / features.peak_flop_per_s
+
+
+def _interpolate(batch: float, batches: Floats, values: Floats, beyond_s: float) -> float:
+    """Log-log inside the points. Above them, the last slope or what the cards add (`beyond_s`), whichever is more.
+
+    Below them, the first slope, but never under 0.7 of the first value.
+    """
+    if batch > batches[-1]:
+        first = max(len(batches) - 3, 0)
+        slope = (values[-1] - values[first]) / (batches[-1] - batches[first]) if len(batches) > 1 else 0.0
+        return float(values[-1] + max(slope * (batch - batches[-1]), beyond_s))
+    if len(batches) == 1:
+        return float(values[0])
+    if batch < batches[0]:
+        slope = max((values[1] - values[0]) / (batches[1] - batches[0]), 0.0)
+        return float(max(values[0] - slope * (batches[0] - batch), 0.7 * values[0]))
+    return float(np.exp(np.interp(math.log(batch), np.log(batches), np.log(values))))
+
+
+def fit_layout(cells: tuple[Cell, ...], features: LayoutFeatures | None, calibration: Calibration) -> FittedLayout:
+    """The step model behind `cells` (at least one). Without cards prefill is read off TTFT and context costs nothing."""
+    if features is None:
+        return _fit_without_card(cells)
+    prior = prior_prefill(features, calibration)
+    kv_prior = 1.0 / (calibration.kv_bandwidth_frac * features.hbm_bytes_per_s)
+    free = [cell for cell in cells if not cell.is_saturated]
+    timed = [cell for cell in free if cell.ttft_s is not None]
+    groups, runs = _same_batch(free), _same_shape(free)
+    table = _Table.of(cells)
+
+    def residuals(logs: Floats) -> Floats:
+        host_s, scale, kv_scale = (float(value) for value in np.exp(logs))
+        prefill = scaled(prior, scale)
+        steps = table.base_steps(prefill, features, kv_scale * kv_prior)
+        by_cell = dict(zip(cells, steps, strict=True))
+        ttft = [_ttft_residual(cell, host_s, prefill.seconds(cell.prompt_tokens)) for cell in timed]
+        shared = [
+            (by_cell[cell] - _mean(group, by_cell)) / cell.tpot_s / STEP_SPREAD for group in groups for cell in group
+        ]
+        falls = [
+            max(math.log(FALL_LIMIT * by_cell[low] / by_cell[high]), 0.0) / STEP_SPREAD
+            for run in runs
+            for low, high in itertools.pairwise(run)
+        ]
+        held = [logs[1] / calibration.prefill_prior_spread, logs[2] / calibration.kv_prior_spread]
+        return np.array([*_weighed(ttft), *_weighed(shared), *falls, *held])
+
+    smallest = min((cell.ttft_s or 0.0 for cell in timed), default=0.02)
+    start = np.log([0.6 * smallest, 1.0, 1.0])
+    most = min((_largest_scale(cell, prior) for cell in free), default=SCALE_LIMIT)
+    bounds = (np.log([1e-3 * smallest, 0.1, 0.1]), np.log([smallest, max(most, 0.11), 6.0]))
+    start[1] = min(start[1], bounds[1][1] - 1e-6)
+    found = least_squares(residuals, start, bounds=bounds, loss="soft_l1", max_nfev=40)
+    host_s, scale, kv_scale = (float(value) for value in np.exp(found.x))
+    prefill, per_byte = scaled(prior, scale), kv_scale * kv_prior
+    reading = np.array([_reading(cell, features, per_byte) for cell in cells])
+    steps = table.base_steps(prefill, features, per_byte) + reading
+    return FittedLayout(cells, prefill, per_byte, host_s if timed else 0.0, features, steps)
+
+
+def _largest_scale(cell: Cell, prior: Prefill) -> float:
+    """What the cell allows: its TTFT holds a prefill, and its request time holds one prefill of every client."""
+    work_s = prior.seconds(cell.prompt_tokens) - prior.fixed_s
+    room_s = MAX_PREFILL_SHARE * cell.request_s / cell.running
+    if cell.ttft_s is not None:
+        room_s = min(room_s, cell.ttft_s)
+    return min(max(room_s - prior.fixed_s, 0.0) / work_s, SCALE_LIMIT)
+
+
+def _ttft_residual(cell: Cell, host_s: float, prefill_s: float) -> float:
+    """How far the model's TTFT is off. With equal lengths the waits are only known to lie between 1 and all clients."""
+    ttft_s = cell.ttft_s or 0.0
+    if cell.is_drawn:
+        return math.log((host_s + expected_waits(cell.clients, is_drawn=True) * prefill_s) / ttft_s) / TTFT_SPREAD
+    most, least = host_s + cell.clients * prefill_s, host_s + prefill_s
+    return (min(math.log(most / ttft_s), 0.0) + max(math.log(least / ttft_s), 0.0)) / TTFT_SPREAD
+
+
+def _weighed(residuals: list[float]) -> list[float]:
+    """A family of residuals that err together counts as `FAMILY_COUNT` measurements, however many rows there are."""
+    factor = math.sqrt(min(1.0, FAMILY_COUNT / max(len(residuals), 1)))
+    return [factor * residual for residual in residuals]
+
+
+def _mean(group: list[Cell], by_cell: dict[Cell, float]) -> float:
+    weights = sum(cell.output_tokens for cell in group)
+    return sum(cell.output_tokens * by_cell[cell] for cell in group) / weights
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Cells as arrays, for the work balance."""
+
+    running: Floats
+    prompts: Floats
+    gaps: Floats
+    request_s: Floats
+    prefills_known: NDArray[np.bool_]
+    decode_s: Floats
+    contexts: tuple[float, ...]
+
+    @classmethod
+    def of(cls, cells: tuple[Cell, ...]) -> _Table:
+        gaps = np.array([max(cell.output_tokens - 1.0, 1.0) for cell in cells])
+        return cls(
+            np.array([cell.running for cell in cells]),
+            np.array([cell.prompt_tokens for cell in cells]),
+            gaps,
+            np.array([cell.request_s for cell in cells]),
+            np.array([cell.is_saturated for cell in cells]),
+            gaps * np.array([cell.tpot_s for cell in cells]),
+            tuple(cell.context_tokens for cell in cells),
+        )
+
+    def base_steps(self, prefill: Prefill, features: LayoutFeatures, per_byte: float) -> Floats:
+        """(cells,) decode step without its context reading, by the work balance [s]."""
+        one_s = prefill.fixed_s + prefill.s_per_token * self.prompts + prefill.s_per_token2 * self.prompts**2
+        request_s = np.where(self.prefills_known, self.decode_s + one_s, self.request_s)  # a queue is not work
+        step_s = (request_s - np.minimum(self.running * one_s, MAX_PREFILL_SHARE * request_s)) / self.gaps
+        bytes_read = np.array([features.read_context_bytes(tokens) for tokens in self.contexts])
+        return np.asarray(np.maximum(step_s - per_byte * self.running * bytes_read, MIN_BASE_FRAC * step_s))
+
+
+def scaled(prior: Prefill, scale: float) -> Prefill:
+    """The card's prefill with its per-token work `scale` times as long; F is weight reading and stays."""
+    return replace(prior, s_per_token=prior.s_per_token * scale, s_per_token2=prior.s_per_token2 * scale)
+
+
+def prior_prefill(features: LayoutFeatures, calibration: Calibration) -> Prefill:
+    """Prefill from the cards alone: F reads all weights once, c1 and c2 are FLOP at the learnt share of the peak."""
+    fixed_s = weight_read(
+        weight_bytes=features.weight_bytes,
+        effective_bytes_per_s=calibration.prefill_weight_bandwidth_frac * features.hbm_bytes_per_s,
+    )
+    share = calibration.moe_prefill_flop_frac if features.experts_count else calibration.dense_prefill_flop_frac
+    rate = share * features.peak_flop_per_s
+    return Prefill(float(fixed_s), features.token_flop / rate, features.attention_flop_per_token2 / 2.0 / rate)
+
+
+def _reading(cell: Cell, features: LayoutFeatures, per_byte: float) -> float:
+    return per_byte * cell.running * features.read_context_bytes(cell.context_tokens)
+
+
+def _same_batch(cells: list[Cell]) -> list[list[Cell]]:
+    groups: dict[int, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.clients, []).append(cell)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _same_shape(cells: list[Cell]) -> list[list[Cell]]:
+    groups: dict[Shape, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.shape, []).append(cell)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _fit_without_card(cells: tuple[Cell, ...]) -> FittedLayout:
+    """TTFT in proportion to the prompt, steps as measured: all that rows alone say."""
+    timed = [cell for cell in cells if cell.ttft_s is not None and not cell.is_saturated]
+    per_token = min(
+        (
+            (cell.ttft_s or 0.0) / cell.prompt_tokens / expected_waits(cell.clients, is_drawn=cell.is_drawn)
+            for cell in timed
+        ),
+        default=0.0,
+    )
+    steps = np.array([cell.tpot_s for cell in cells])
+    return FittedLayout(cells, Prefill(0.0, max(per_token, 1e-9), 0.0), 0.0, 0.0, None, steps, ("no model card",))

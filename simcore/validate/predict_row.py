@@ -1,0 +1,222 @@
+"""One target row answered from a fitted series: colocated engines, pipelines, disaggregated pools."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from simcore.cards.layout import Layout
+from simcore.data.constants import constant
+from simcore.laws.handoff import HandoffBackend, handoff_link, handoff_time
+from simcore.laws.pipeline import micro_batches, pipeline_step, scheduler_host_time
+from simcore.predict.steady import ClosedLoop, closed_loop, first_wave_factor, two_pools
+from simcore.validate.cells import Lengths, Shape
+from simcore.validate.corpus import CorpusRow, PoolSpec
+from simcore.validate.features import LayoutFeatures
+from simcore.validate.layout_fit import FittedLayout
+from simcore.validate.project import Projection
+from simcore.validate.series import SeriesModel
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a prediction is from what was measured; the interval grows with it."""
+
+    width_doublings: float = 0.0
+    stage_doublings: float = 0.0
+    prompt_doublings: float = 0.0
+    output_doublings: float = 0.0
+    batch_doublings: float = 0.0
+    """Beyond the largest measured batch."""
+    is_disaggregated: bool = False
+    is_queueing: bool = False
+
+
+@dataclass(frozen=True)
+class RowPrediction:
+    """Predicted means of one row, what they rest on and what was assumed."""
+
+    tpot_s: float
+    ttft_s: float
+    throughput_tokens_per_s: float
+    distance: Distance
+    flags: tuple[str, ...]
+    anchor: str
+
+
+def blind(row: CorpusRow) -> CorpusRow:
+    """The row without its measures: all that a prediction may see."""
+    return replace(row, ttft_s=None, tpot_s=None, throughput_tokens_per_s=None, samples_count=None)
+
+
+def predict_row(model: SeriesModel, row: CorpusRow) -> RowPrediction:
+    """Means of `row` from the anchors of its series. The row's measures are not read."""
+    row = blind(row)
+    if row.prefill_pool is not None and row.decode_pool is not None:
+        return _disaggregated(model, row, row.prefill_pool, row.decode_pool)
+    return _colocated(model, row)
+
+
+@dataclass(frozen=True)
+class _Traffic:
+    """Served lengths of a row."""
+
+    lengths: Lengths
+    shape: Shape
+    prompt_tokens: float
+    output_tokens: float
+
+    @classmethod
+    def of(cls, model: SeriesModel, row: CorpusRow) -> _Traffic:
+        lengths = model.lengths_of(row)
+        shape = (row.prompt_tokens, row.output_tokens)
+        return cls(lengths, shape, shape[0] * lengths.mean_factor, max(shape[1] * lengths.mean_factor, 1.0))
+
+    @property
+    def context_tokens(self) -> float:
+        return self.prompt_tokens + self.output_tokens / 2.0
+
+
+def _colocated(model: SeriesModel, row: CorpusRow) -> RowPrediction:
+    projection, known = model.projection(row, row.layout)
+    traffic = _Traffic.of(model, row)
+    fitted, layout = projection.fitted, row.layout
+    copies = layout.data_parallel if layout.data_parallel != known.data_parallel else 1
+    clients = max(row.concurrency / copies, 1.0)
+    capacity = model.capacity(projection)
+    cap = capacity.running_cap(traffic.context_tokens) * layout.pipeline_parallel / known.pipeline_parallel
+    batch = min(clients, cap)
+    waits = fitted.waits_at(clients, traffic.shape, is_drawn=traffic.lengths.is_drawn)
+    prefill_s, host_s = projection.prefill_s(traffic.prompt_tokens), fitted.host_s
+    stages = layout.pipeline_parallel
+    if stages > 1 and known.pipeline_parallel == 1:
+        step_s, hop_s = _pipeline_step(projection, traffic, batch, stages)
+        # A prompt passes every stage, but holds each for a stage's share only, so the others wait that much less.
+        host_s += prefill_s * (1.0 - 1.0 / stages) + stages * hop_s
+        prefill_s /= stages
+    else:
+        step_s = projection.step_s(batch, traffic.context_tokens, traffic.shape)
+    loop = closed_loop(
+        clients=clients,
+        running_cap=cap,
+        output_tokens=traffic.output_tokens,
+        step_s=step_s,
+        prefill_s=prefill_s,
+        host_s=host_s,
+        wait_prefills=waits,
+    )
+    distance = _distance(fitted, known, layout, traffic, batch, is_queueing=clients > cap)
+    flags = _flags(projection, known, layout, traffic, distance, row)
+    return _prediction(loop, copies, traffic, distance, flags, known)
+
+
+def _pipeline_step(projection: Projection, traffic: _Traffic, batch: float, stages: int) -> tuple[float, float]:
+    """Seconds per token through `stages` (Eq. 4) and one hop. Fewer clients than stages never fill the pipeline."""
+    flights = float(micro_batches(clients_requests=batch, stages_count=stages))
+    micro = batch / flights
+    hop_s = constant("pipeline.hop_overhead_s").value
+    host_s = 0.0
+    if flights > 1:
+        host_s = float(
+            scheduler_host_time(
+                batch_requests=micro,
+                base_s=constant("pipeline.host_base_s").value,
+                s_per_request=constant("pipeline.host_s_per_request").value,
+            )
+        )
+    forward_s = projection.step_s(micro, traffic.context_tokens, traffic.shape)
+    step_s = pipeline_step(forward_s=forward_s, stages_count=stages, hop_s=0.0, hop_overhead_s=hop_s, host_s=host_s)
+    return float(step_s), hop_s
+
+
+def _disaggregated(model: SeriesModel, row: CorpusRow, prefill: PoolSpec, decode: PoolSpec) -> RowPrediction:
+    traffic = _Traffic.of(model, row)
+    to_prefill, _ = model.projection(row, prefill.layout)
+    to_decode, known = model.projection(row, decode.layout)
+    prefill_count, decode_count = prefill.replicas_count or 1, decode.replicas_count or 1
+    prefill_s = to_prefill.prefill_s(traffic.prompt_tokens)
+    cap = model.capacity(to_decode).running_cap(traffic.context_tokens) * decode_count
+    handoff_s = _handoff_s(to_decode.features, traffic.prompt_tokens)
+
+    def step_s(requests: float) -> float:
+        return to_decode.step_s(max(requests / decode_count, 1.0), traffic.context_tokens, traffic.shape)
+
+    loop = two_pools(
+        clients=float(row.concurrency),
+        decode_cap=cap,
+        output_tokens=traffic.output_tokens,
+        step_s=step_s,
+        prefill_s=prefill_s,
+        prefill_replicas=prefill_count,
+        host_s=to_prefill.fitted.host_s + handoff_s,
+        first_wave=first_wave_factor(row.concurrency),
+    )
+    batch = loop.running / decode_count
+    distance = _distance(to_decode.fitted, known, decode.layout, traffic, batch, is_queueing=False)
+    distance = replace(distance, is_disaggregated=True)
+    flags = _flags(to_decode, known, decode.layout, traffic, distance, row)
+    if prefill.replicas_count is None or decode.replicas_count is None:
+        flags = (*flags, "pool-counts-unknown-one-each-assumed")
+    return _prediction(loop, 1, traffic, distance, flags, known)
+
+
+def _handoff_s(features: LayoutFeatures | None, prompt_tokens: float) -> float:
+    """KV of one prompt over the link of the prefill engine's GPUs; MoRI's measured constants, the default on AMD."""
+    if features is None:
+        return 0.0
+    link = handoff_link(HandoffBackend.MORI, layers_count=features.layers_count)
+    cache_bytes = features.stored_context_bytes_per_token() * prompt_tokens
+    return float(
+        handoff_time(
+            cache_bytes=cache_bytes,
+            exposed_frac=link.exposed_frac,
+            floor_s=link.floor_s,
+            bytes_per_s=link.bytes_per_s,
+        )
+    )
+
+
+def _prediction(
+    loop: ClosedLoop, copies: int, traffic: _Traffic, distance: Distance, flags: tuple[str, ...], known: Layout
+) -> RowPrediction:
+    tokens_per_s = copies * loop.requests_per_s * traffic.output_tokens / traffic.lengths.drain_factor
+    return RowPrediction(loop.tpot_s, loop.ttft_s, tokens_per_s, distance, flags, known.label())
+
+
+def _distance(
+    fitted: FittedLayout, known: Layout, layout: Layout, traffic: _Traffic, batch: float, *, is_queueing: bool
+) -> Distance:
+    shapes = {cell.shape for cell in fitted.cells}
+    prompt = min(abs(math.log2(shape[0] / traffic.shape[0])) for shape in shapes)
+    output = min(abs(math.log2(shape[1] / traffic.shape[1])) for shape in shapes)
+    return Distance(
+        width_doublings=abs(math.log2(known.tensor_parallel / layout.tensor_parallel)),
+        stage_doublings=abs(math.log2(known.pipeline_parallel / layout.pipeline_parallel)),
+        prompt_doublings=prompt,
+        output_doublings=output,
+        batch_doublings=max(math.log2(batch / fitted.largest_batch), 0.0),
+        is_queueing=is_queueing,
+    )
+
+
+def _flags(
+    projection: Projection, known: Layout, layout: Layout, traffic: _Traffic, distance: Distance, row: CorpusRow
+) -> tuple[str, ...]:
+    flags = ["fitted-anchor"]
+    if projection.features is None or projection.fitted.features is None:
+        flags.append("no-model-card-law-paper")
+    if distance.width_doublings:
+        flags.append(f"width-{known.tensor_parallel}-to-{layout.tensor_parallel}")
+    if distance.prompt_doublings > 0.5:
+        flags.append("prompt-length-not-measured")
+    if distance.batch_doublings > 0.5:
+        flags.append("batch-beyond-measured")
+    if distance.is_queueing:
+        flags.append("above-kv-capacity")
+    if layout.expert_parallel != known.expert_parallel:
+        flags.append("expert-parallel-not-measured")
+    if layout.attention_data_parallel != known.attention_data_parallel or layout.data_parallel != known.data_parallel:
+        flags.append("data-parallel-not-measured")
+    if row.length_range_ratio is None:
+        flags.append("drawn-lengths-inferred" if traffic.lengths.is_drawn else "nominal-lengths-assumed")
+    return tuple(flags)

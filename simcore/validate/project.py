@@ -1,0 +1,127 @@
+"""Moving a fitted layout to another one: width, pipeline stages, pools. Each law is a member of one family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from simcore.laws.width import (
+    decode_transfer,
+    decode_transfer_split,
+    ideal_shrink,
+    prefill_transfer_communicating,
+    weight_read,
+)
+from simcore.validate.calibration import Calibration
+from simcore.validate.cells import Shape
+from simcore.validate.features import LayoutFeatures
+from simcore.validate.layout_fit import FittedLayout
+
+ELEMENT_BYTES = 2
+"""Hidden states travel in 16 bits."""
+MIN_CONSTANT_FRAC = 0.1
+"""At least this share of the floor is taken to be constant: launches never vanish. Assumed."""
+
+
+class WidthLaw(StrEnum):
+    """How a decode step moves to another width."""
+
+    SPLIT_FLOOR = "split-floor"
+    """Constant, weight reading that shrinks, excess, collectives (needs the model card)."""
+    PAPER = "paper"
+    """Eq. 1: the cheapest step stays, the rest shrinks by w/w'."""
+    DIVIDE = "divide"
+    """The whole step times w/w'."""
+    SAME = "same"
+    """The step does not change."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A fitted layout seen at another width."""
+
+    fitted: FittedLayout
+    features: LayoutFeatures | None
+    """Of the target."""
+    law: WidthLaw
+    width_from: int
+    width_to: int
+    calibration: Calibration
+
+    @property
+    def ideal(self) -> float:
+        return float(ideal_shrink(width_from=self.width_from, width_to=self.width_to))
+
+    def step_s(self, batch: float, context_tokens: float, shape: Shape) -> float:
+        """Decode step of `batch` requests at the target width [s]."""
+        fitted, source, target = self.fitted, self.fitted.features, self.features
+        whole_s = fitted.step_at(batch, context_tokens, shape)
+        if self.width_from == self.width_to or self.law is WidthLaw.SAME:
+            return whole_s
+        if self.law is WidthLaw.DIVIDE:
+            return whole_s * self.ideal
+        base_floor_s, floor_batch = fitted.floor(shape)
+        if self.law is WidthLaw.PAPER or source is None or target is None:
+            floor_s = min(base_floor_s + fitted.context_s(floor_batch, context_tokens), whole_s)
+            return float(decode_transfer(step_s=whole_s, floor_s=floor_s, shrink_factor=self.ideal))
+        reading_s = fitted.context_s(batch, context_tokens)
+        step_s = whole_s - reading_s
+        floor_s = min(base_floor_s, step_s)
+        floor_collective_s = min(self.collective_s(source, floor_batch), 0.5 * floor_s)
+        weight_s = min(self.weight_s(source, floor_batch), (1 - MIN_CONSTANT_FRAC) * floor_s - floor_collective_s)
+        weight_s = max(weight_s, 0.0)
+        collective_s = floor_collective_s + min(
+            max(self.collective_s(source, batch) - floor_collective_s, 0.0), step_s - floor_s
+        )
+        shrink = self.ideal**self.calibration.excess_shrink_exponent
+        moved_s = decode_transfer_split(
+            step_s=step_s,
+            floor_s=floor_s,
+            weight_s=weight_s,
+            collective_from_s=collective_s,
+            collective_floor_from_s=floor_collective_s,
+            collective_to_s=self.collective_s(target, batch),
+            weight_shrink_factor=shrink,
+            excess_shrink_factor=shrink,
+        )
+        read_to = target.read_context_bytes(context_tokens) / max(source.read_context_bytes(context_tokens), 1e-12)
+        return float(moved_s) + reading_s * read_to
+
+    def weight_s(self, features: LayoutFeatures, batch: float) -> float:
+        """Reading of the weights that a step of `batch` touches, on one GPU [s]."""
+        learnt = self.calibration
+        dense_s = weight_read(
+            weight_bytes=features.matrix_bytes,
+            effective_bytes_per_s=learnt.weight_bandwidth_frac * features.hbm_bytes_per_s,
+        )
+        expert_s = weight_read(
+            weight_bytes=features.expert_bytes * features.expert_coverage_frac(batch),
+            effective_bytes_per_s=learnt.expert_bandwidth_frac * features.hbm_bytes_per_s,
+        )
+        return float(dense_s + expert_s)
+
+    def collective_s(self, features: LayoutFeatures, tokens: float, *, with_latency: bool = True) -> float:
+        """All-reduces of a step of `tokens` tokens at the features' width [s]."""
+        width = features.attention_width
+        if width < 2:
+            return 0.0
+        ring_bytes = tokens * features.hidden * ELEMENT_BYTES * 2.0 * (width - 1) / width
+        latency_s = self.calibration.reduce_latency_s if with_latency else 0.0
+        return features.reduces_count * (latency_s + ring_bytes / self.calibration.reduce_bytes_per_s)
+
+    def prefill_s(self, prompt_tokens: float) -> float:
+        """Prefill of one prompt at the target width [s]."""
+        fitted, source, target = self.fitted, self.fitted.features, self.features
+        here_s = fitted.prefill.seconds(prompt_tokens)
+        if self.width_from == self.width_to or self.law is WidthLaw.SAME:
+            return here_s
+        if self.law is WidthLaw.DIVIDE or source is None or target is None:
+            return here_s * self.ideal
+        if self.law is WidthLaw.PAPER:
+            return fitted.prefill.fixed_s + (here_s - fitted.prefill.fixed_s) * self.ideal
+        shrink = self.ideal**self.calibration.prefill_shrink_exponent
+        return float(
+            prefill_transfer_communicating(
+                step_s=here_s, fixed_s=0.0, communication_from_s=0.0, communication_to_s=0.0, shrink_factor=shrink
+            )
+        )

@@ -1,0 +1,147 @@
+"""One series of a corpus: fit its anchor rows once, then answer for any target row. Never sees a target's measures."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from simcore.cards.layout import Layout
+from simcore.errors import InputError
+from simcore.validate.calibration import Calibration
+from simcore.validate.cells import Cell, Lengths, Shape, cells_of, lengths_by_shape, lengths_for
+from simcore.validate.corpus import CorpusRow, Role
+from simcore.validate.features import LayoutFeatures
+from simcore.validate.layout_fit import FittedLayout, fit_layout
+from simcore.validate.project import Projection, WidthLaw
+
+FeatureSource = Callable[[CorpusRow, Layout], LayoutFeatures | None]
+"""The cards of a row's model and accelerator seen at a layout; None where a card is missing."""
+SAME_CAP_RATIO = 1.15
+"""Batches that saturate within 15 % of each other at different contexts show a cap on requests, not on tokens."""
+HBM_USED_FRAC = 0.90
+"""Share of HBM that engines fill. Source: paper App. B.5."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What limits the running batch."""
+
+    requests: float
+    tokens: float
+    """KV tokens of one replica."""
+    is_measured: bool
+
+    def running_cap(self, context_tokens: float) -> float:
+        return max(min(self.requests, self.tokens / context_tokens), 1.0)
+
+
+@dataclass(frozen=True)
+class SeriesModel:
+    """The fitted layouts of one series."""
+
+    name: str
+    lengths: dict[Shape, Lengths]
+    layouts: dict[Layout, FittedLayout]
+    anchors: tuple[CorpusRow, ...]
+    feature_source: FeatureSource
+    calibration: Calibration
+    law: WidthLaw
+
+    def nearest(self, layout: Layout) -> Layout:
+        """The measured layout that a target's moves from: same expert and data split first, then the nearest width."""
+
+        def distance(known: Layout) -> tuple[float, ...]:
+            split = (known.expert_parallel > 1) != (layout.expert_parallel > 1)
+            ranks = abs(math.log2(known.attention_data_parallel / layout.attention_data_parallel))
+            copies = abs(math.log2(known.data_parallel / layout.data_parallel))
+            stages = abs(math.log2(known.pipeline_parallel / layout.pipeline_parallel))
+            width = abs(math.log2(known.tensor_parallel / layout.tensor_parallel))
+            return (ranks + copies, stages, width, float(split), -float(len(self.layouts[known].cells)))
+
+        return min(self.layouts, key=distance)
+
+    def projection(self, row: CorpusRow, layout: Layout) -> tuple[Projection, Layout]:
+        """The nearest measured layout seen as `layout`, and which one it is. Pipeline stages are left to the caller."""
+        known = self.nearest(layout)
+        stage = replace(layout, pipeline_parallel=1)
+        return (
+            Projection(
+                self.layouts[known],
+                self.feature_source(row, stage),
+                self.law,
+                known.tensor_parallel,
+                layout.tensor_parallel,
+                self.calibration,
+            ),
+            known,
+        )
+
+    def lengths_of(self, row: CorpusRow) -> Lengths:
+        """Lengths the client of `row` served."""
+        return lengths_for((row.prompt_tokens, row.output_tokens), self.lengths, row.length_range_ratio)
+
+    def capacity(self, projection: Projection) -> Capacity:
+        """Where the target's batch stops growing: as the anchor's saturated rows show it, else as the cards say."""
+        fitted = projection.fitted
+        seen = max(cell.running * cell.context_tokens for cell in fitted.cells)
+        here, there = pool_tokens(fitted.features), pool_tokens(projection.features)
+        saturated = [cell for cell in fitted.cells if cell.is_saturated]
+        if not saturated:
+            return Capacity(math.inf, max(there, seen), is_measured=False)
+        by_shape = _largest_by_shape(saturated)
+        batches = [cell.running for cell in by_shape]
+        if len(batches) > 1 and max(batches) < SAME_CAP_RATIO * min(batches):
+            return Capacity(statistics.median(batches), max(there, seen), is_measured=True)
+        tokens = max(cell.running * cell.context_tokens for cell in by_shape)
+        growth = there / here if 0 < here < math.inf else projection.width_to / projection.width_from
+        return Capacity(math.inf, max(tokens * growth, 1.0), is_measured=True)
+
+
+def fit_series(
+    name: str, rows: Sequence[CorpusRow], feature_source: FeatureSource, calibration: Calibration, law: WidthLaw
+) -> SeriesModel:
+    """Fit every layout among the anchor rows of one series. Raises InputError when there is no anchor row."""
+    anchors = tuple(row for row in rows if row.role is Role.ANCHOR and not row.is_disaggregated)
+    if not any(row.tpot_s is not None for row in anchors):
+        raise InputError("role", name, "mark at least one colocated row with a TPOT as `anchor` in each series")
+    _require_one_stack(name, rows)
+    lengths = lengths_by_shape(anchors)
+    groups: dict[Layout, list[CorpusRow]] = {}
+    for row in anchors:
+        if row.tpot_s is not None:
+            groups.setdefault(row.layout, []).append(row)
+    layouts = {}
+    for layout, members in groups.items():
+        features = feature_source(members[0], layout)
+        layouts[layout] = fit_layout(cells_of(members, lengths, pool_tokens(features)), features, calibration)
+    return SeriesModel(name, lengths, layouts, anchors, feature_source, calibration, law)
+
+
+def pool_tokens(features: LayoutFeatures | None) -> float:
+    """KV tokens of one replica by the cards; inf without cards or without KV that grows."""
+    if features is None:
+        return math.inf
+    stored = features.stored_context_bytes_per_token()
+    free = HBM_USED_FRAC * features.hbm_bytes - features.weight_bytes
+    return max(free, 0.0) / stored if stored > 0 else math.inf
+
+
+def _largest_by_shape(cells: Sequence[Cell]) -> list[Cell]:
+    best: dict[Shape, Cell] = {}
+    for cell in cells:
+        if cell.shape not in best or cell.running > best[cell.shape].running:
+            best[cell.shape] = cell
+    return list(best.values())
+
+
+def _require_one_stack(name: str, rows: Sequence[CorpusRow]) -> None:
+    """Anchors only transfer within one engine, accelerator, model and weight format (paper 3.1)."""
+    for field in ("engine", "model", "accelerator", "weights_dtype"):
+        values = sorted({getattr(row, field) for row in rows})
+        if len(values) > 1:
+            shown = ", ".join(value or "(empty)" for value in values)
+            raise InputError(
+                f"series {name}: {field}", shown, "be the same in all rows of a series", "split the series"
+            )
