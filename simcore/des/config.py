@@ -28,11 +28,12 @@ class Admission(StrEnum):
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """One engine replica's scheduler.
+    """The scheduler of one attention-DP rank (of the replica where there is only one).
 
     vLLM: mixed steps within `max_batched_tokens`; a prompt is admitted only when all its blocks fit; running growth
-    preempts the latest arrival. SGLang: prefill first in chunks of `chunk_tokens`, running cap. ATOM: prefill-only
-    steps.
+    preempts the latest arrival; `chunk_tokens` caps one request's share of a step (long_prefill_token_threshold).
+    SGLang: prefill first, at most `chunk_tokens` prompt tokens a step; room is kept for decoding; growth retracts the
+    request with the fewest output tokens. ATOM: prefill-only steps of whole prompts within `max_batched_tokens`.
     """
 
     engine: Engine
@@ -46,6 +47,11 @@ class SchedulerConfig:
     admission: Admission = Admission.FIFO
     mixed_chunk: bool = False
     """SGLang's --enable-mixed-chunk."""
+    decode_reservation_permille: int = 98
+    """SGLang: share of the running requests' remaining output that admission keeps free, times 1000. The engine lets it
+    decay to init_new_token_ratio x min_new_token_ratio_factor = 0.7 x 0.14 in steady state; held there (assumed)."""
+    reservation_clip_tokens: int = 4096
+    """SGLang: most output tokens kept free for one request while it prefills (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)."""
 
 
 @dataclass(frozen=True)
