@@ -31,7 +31,7 @@ def configuration(**changes: Any) -> Configuration:
         "engine": "VLLM",
         "engineVersion": "0.33.0",
         "image": "vllm/vllm-openai-rocm:v0.33.0",
-        "model": {"name": "Qwen/Qwen3-32B", "source": {"hub": "Qwen/Qwen3-32B"}, "architecture": "Dense"},
+        "model": {"name": "Qwen/Qwen3-32B", "source": {"hub": {"id": "Qwen/Qwen3-32B"}}, "architecture": "Dense"},
         "accelerator": "MI355X",
         "gpusPerNode": 8,
         "layout": {"tensorParallel": 1},
@@ -82,7 +82,7 @@ def configurations(draw: st.DrawFn) -> Configuration:
         "layout": {name: width for name, width in layout.items() if width > 1 or name == "tensorParallel"},
         "model": {
             "name": "org/m",
-            "source": {"hub": "org/m"},
+            "source": {"hub": {"id": "org/m"}},
             "architecture": "MixtureOfExperts" if is_moe else "Dense",
         },
         "kvDtype": draw(st.sampled_from(["bf16", "fp8"])),
@@ -163,7 +163,7 @@ def test_sglang_flags_move_with_the_version(version: str, stated: list[str]) -> 
         engine="SGLang",
         engineVersion=version,
         layout={"tensorParallel": 8, "attentionDataParallel": 8, "expertParallel": 8},
-        model={"name": "m", "source": {"hub": "org/m"}, "architecture": "MixtureOfExperts"},
+        model={"name": "m", "source": {"hub": {"id": "org/m"}}, "architecture": "MixtureOfExperts"},
         maxGraphBatch=128,
     )
     arguments = rendered(config)
@@ -176,7 +176,7 @@ def test_sglang_flags_move_with_the_version(version: str, stated: list[str]) -> 
 def test_a_vllm_command_line_by_hand() -> None:
     config = configuration(
         layout={"tensorParallel": 1, "dataParallel": 8, "expertParallel": 8},
-        model={"name": "m", "source": {"hub": "org/m"}, "architecture": "MixtureOfExperts"},
+        model={"name": "m", "source": {"hub": {"id": "org/m"}}, "architecture": "MixtureOfExperts"},
         memoryPermille=925,
         speculation={"method": "MTP", "draftTokens": 2},
         allToAll="MoRILowLatency",
@@ -264,7 +264,7 @@ def test_speculation_of_sglang_counts_the_verified_token() -> None:
 def test_what_no_flag_can_state_is_refused(changes: dict[str, Any], message: str) -> None:
     changes = dict(changes)
     if changes.pop("moe", False):
-        changes["model"] = {"name": "m", "source": {"hub": "org/m"}, "architecture": "MixtureOfExperts"}
+        changes["model"] = {"name": "m", "source": {"hub": {"id": "org/m"}}, "architecture": "MixtureOfExperts"}
     with pytest.raises(InputError, match=message if message != "EP" else "be 1 or layout.tensorParallel"):
         rendered(configuration(**changes))
 

@@ -28,6 +28,7 @@ def render_args(configuration: Configuration, role: Role, *, model_path: str, po
             )
     arguments = [model_path] if flags.positional else [f"{flags.model_flag}={model_path}"]
     arguments += [f"{flags.served_name_flag}={configuration.model.name}", *flags.fixed, f"{flags.port_flag}={port}"]
+    arguments += _revision(configuration, flags)
     for form in flags.forms:
         arguments += form.render({**levers, "port": port})
     arguments += configuration.extra_args or ()
@@ -75,6 +76,15 @@ def check_product_rule(configuration: Configuration, role: Role) -> None:
         raise InputError(
             "layout.expertParallel", layout.expert_parallel, f"divide the {ranks} ranks of the expert layers"
         )
+
+
+def _revision(configuration: Configuration, flags: FlagMap) -> list[str]:
+    hub = configuration.model.source.hub
+    if hub is None or hub.revision is None:
+        return []
+    if not flags.revision_flag:
+        raise InputError("model.source.hub.revision", hub.revision, f"not be set for {flags.engine.value}")
+    return [f"{flags.revision_flag}={hub.revision}"]
 
 
 def _moe_ranks(layout: Layout, engine: Engine) -> int:

@@ -1,7 +1,8 @@
 """The configuration of one deployment: what the planner selects and what emission turns into manifests.
 
-All values are what the engine's own flags mean (engine-wide, before an engine divides them over its attention-DP
-ranks). Emission reads nothing else of the plan, so a configuration written by hand emits just as well.
+A value that a flag states is what that flag means: `maxRunningRequests` and `chunkTokens` are of the whole engine on
+SGLang, which divides them over its attention-DP ranks, and of one data-parallel rank on vLLM. Emission reads nothing
+else of the plan, so a configuration written by hand emits just as well.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from inferasim_operator.api.v1alpha1.anchorharvest import ModelSource
 from inferasim_operator.api.v1alpha1.common import (
     ApiModel,
     Argument,
     Count,
-    DataKey,
     EnvVar,
     ImageReference,
     ModelName,
-    ObjectName,
     Permille,
     Positive,
     Rule,
@@ -88,25 +88,6 @@ def _switch(value: object) -> object:
 
 
 SwitchField = Annotated[Switch, BeforeValidator(_switch)]
-
-
-class ModelSource(ApiModel):
-    """Where the weights are: on a volume claim, or on the model hub."""
-
-    claim_name: ObjectName | None = Field(default=None, description="PersistentVolumeClaim that holds the weights.")
-    path: Annotated[str, Field(max_length=512, pattern=r"^[-A-Za-z0-9_./]*$")] | None = Field(
-        default=None, description="Folder of the checkpoint inside the claim."
-    )
-    hub: ModelName | None = Field(default=None, description="Hub id, e.g. `org/name`.")
-    token_secret_name: ObjectName | None = None
-    token_secret_key: DataKey | None = None
-    rules = (
-        Rule(
-            "has(self.claimName) != has(self.hub)",
-            "must set exactly one of `claimName` and `hub`",
-            lambda self: (self.claim_name is None) != (self.hub is None),
-        ),
-    )
 
 
 class ModelReference(ApiModel):

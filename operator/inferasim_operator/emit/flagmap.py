@@ -43,6 +43,8 @@ class FlagMap:
     """The model path is the first argument instead of a flag's value."""
     model_flag: str
     served_name_flag: str
+    revision_flag: str
+    """States which revision of a hub checkpoint; empty = the engine has no such flag."""
     port_flag: str
     port: int
     sidecar_port: int
@@ -63,7 +65,7 @@ class FlagMap:
         """Flags that emission gives and that state no lever."""
         nodes = (argument for group in (self.multi_node or {}).values() for argument in group)
         names = {argument.split("=")[0] for argument in (*self.fixed, *nodes)}
-        return frozenset(names | {self.served_name_flag, self.port_flag} | ({self.model_flag} - {""}))
+        return frozenset(names | {self.served_name_flag, self.port_flag, self.revision_flag, self.model_flag} - {""})
 
     def lever_names(self) -> frozenset[str]:
         """Levers that some flag states."""
@@ -110,6 +112,7 @@ def _merged(engine: Engine, document: Mapping[str, Any], entry: Mapping[str, Any
         positional="positional" in document,
         model_flag=document.get("modelFlag", ""),
         served_name_flag=document["servedNameFlag"],
+        revision_flag=document.get("revisionFlag", ""),
         port_flag=document["portFlag"],
         port=document["port"],
         sidecar_port=document["sidecarPort"],

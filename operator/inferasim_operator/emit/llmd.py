@@ -94,6 +94,14 @@ def _sidecar(deployment: Deployment, target: Target) -> dict[str, Any]:
 def _mori_arguments(deployment: Deployment) -> list[str]:
     configuration = deployment.configuration
     layout = configuration.canonical_layout(Role.PREFILL)
+    decode = configuration.canonical_layout(Role.DECODE)
+    if (layout.tensor_parallel, layout.data_parallel) != (decode.tensor_parallel, decode.data_parallel):
+        raise InputError(
+            "disaggregation",
+            f"{layout.label()} and {decode.label()}",
+            "have the same TP and DP on both sides with MoRI behind llm-d",
+            "its sidecar is told one size",
+        )
     arguments = [
         "--moriio-write-mode",
         f"--moriio-tp-size={layout.tensor_parallel}",

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from simcore.errors import UnknownNameError
+from simcore.cards.library import load_accelerator_card
+from simcore.errors import InputError
 
 
 @functools.cache
@@ -21,12 +22,13 @@ def _labels() -> Mapping[str, Any]:
 
 def node_affinity(accelerator: str) -> dict[str, Any]:
     """Affinity to nodes with `accelerator` by device id, bare metal or virtual function. Raises UnknownNameError."""
+    card = load_accelerator_card(accelerator)
+    if card.validation_only or not card.device_ids:
+        raise InputError("accelerator", accelerator, "be an AMD accelerator that can be planned for")
     labels = _labels()
-    ids: Mapping[str, list[str]] = labels["deviceIds"]
-    if accelerator not in ids:
-        raise UnknownNameError("accelerator", accelerator, ids)
+    ids = sorted({*card.device_ids, *card.vf_device_ids})
     expressions = [
-        {"key": labels["deviceIdLabel"], "operator": "In", "values": sorted(ids[accelerator])},
+        {"key": labels["deviceIdLabel"], "operator": "In", "values": ids},
         {"key": labels["partitionLabel"], "operator": "NotIn", "values": sorted(labels["splitPartitions"])},
     ]
     terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}

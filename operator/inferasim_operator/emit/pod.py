@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from inferasim_operator.api.v1alpha1.anchorharvest import ModelSource
 from inferasim_operator.emit.arguments import render_args
-from inferasim_operator.emit.configuration import Configuration, ModelSource, Role, TransferBackend
+from inferasim_operator.emit.configuration import Configuration, Role, TransferBackend
 from inferasim_operator.emit.flagmap import FlagMap, flag_map, matches
 from inferasim_operator.emit.levers import levers_of
 from inferasim_operator.emit.nodes import node_affinity
@@ -88,11 +89,11 @@ def assumptions(configuration: Configuration, target: Target) -> tuple[str, ...]
 
 def model_path(source: ModelSource) -> str:
     """What the engine is told to load: a folder of the mounted claim, or the hub id."""
-    if source.claim_name is None:
-        return source.hub or ""
-    path = (source.path or "").strip("/")
+    if source.claim is None:
+        return source.hub.id if source.hub is not None else ""
+    path = (source.claim.path or "").strip("/")
     if ".." in path.split("/"):
-        raise InputError("model.source.path", source.path, "stay inside the claim")
+        raise InputError("model.source.claim.path", path, "stay inside the claim")
     return f"{_MODELS}/{path}".rstrip("/")
 
 
@@ -127,8 +128,8 @@ def _env(configuration: Configuration, role: Role, flags: FlagMap) -> list[dict[
     source = configuration.model.source
     if source.hub is not None:
         env["HF_HOME"] = {"name": "HF_HOME", "value": f"{_CACHE}/huggingface"}
-        if source.token_secret_name is not None:
-            key = {"key": source.token_secret_key or "HF_TOKEN", "name": source.token_secret_name}
+        if source.hub.token_secret is not None:
+            key = source.hub.token_secret.to_dict()
             env["HF_TOKEN"] = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}
     for record in flags.env:
         if matches(record["when"], levers):
@@ -194,7 +195,7 @@ def _mounts(configuration: Configuration, role: Role, target: Target) -> list[di
     mounts: list[dict[str, Any]] = [{"mountPath": _CACHE, "name": "cache"}]
     if _needs_shared_memory(configuration, role):
         mounts.append({"mountPath": "/dev/shm", "name": "shm"})  # noqa: S108 - the pod's own
-    if configuration.model.source.claim_name is not None:
+    if configuration.model.source.claim is not None:
         mounts.append({"mountPath": _MODELS, "name": "model", "readOnly": True})
     mounts += [mount.to_dict() for mount in target.pod.volume_mounts or ()]
     return mounts
@@ -205,8 +206,8 @@ def _volumes(configuration: Configuration, role: Role, target: Target) -> list[M
     if _needs_shared_memory(configuration, role):
         size = quantity_mebibytes(target.pod.shared_memory_mebibytes or SHARED_MEMORY_MEBIBYTES)
         volumes.append({"emptyDir": {"medium": "Memory", "sizeLimit": size}, "name": "shm"})
-    claim = configuration.model.source.claim_name
+    claim = configuration.model.source.claim
     if claim is not None:
-        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}})
     volumes += [volume.to_dict() for volume in target.pod.volumes or ()]
     return volumes

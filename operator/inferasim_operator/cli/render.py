@@ -1,0 +1,73 @@
+"""`inferasim render -f mix.yaml [-f plan-result.yaml]`: the manifests of a DeploymentMix, byte-identical each time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import pydantic
+import typer
+
+from inferasim_operator.api.v1alpha1.common import API_VERSION, unknown_fields
+from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix
+from inferasim_operator.cli import documents, output
+from inferasim_operator.convert import first_error
+from inferasim_operator.emit import yaml
+from inferasim_operator.emit.objects import Manifest
+from inferasim_operator.kinds.deploymentmix.choices import PlanAnswer
+from inferasim_operator.kinds.deploymentmix.render import emission
+from simcore.errors import InputError
+
+
+def render_document(document: Mapping[str, Any], plan_result: Mapping[str, Any] | None = None) -> list[Manifest]:
+    """The manifests of the DeploymentMix `document`; `plan_result` is a ServingPlan with its answer. Raises InputError.
+
+    `plan_result` holds `selected`, either at its top (what `inferasim plan -o json` prints) or under `status` (a
+    ServingPlan as `kubectl get -o yaml` prints it), and its question under `spec` where the answer leaves things open.
+    """
+    if document.get("apiVersion") != API_VERSION or document.get("kind") != DeploymentMix.resource.kind:
+        raise InputError("kind", document.get("kind"), f"be DeploymentMix of {API_VERSION}")
+    unknown = unknown_fields(DeploymentMix, {key: document[key] for key in document if key in ("spec",)})
+    if unknown:
+        raise InputError(unknown[0], "", "be a known field")
+    try:
+        mix = DeploymentMix.model_validate(document)
+    except pydantic.ValidationError as error:
+        raise InputError("document", mix_name(document), f"be a DeploymentMix: {first_error(error)}") from error
+    answer = None if plan_result is None else _answer(plan_result)
+    return list(emission(mix.metadata.name, mix.metadata.namespace or "default", mix.spec, answer).manifests)
+
+
+def mix_name(document: Mapping[str, Any]) -> str:
+    """The name in a document that may be anything."""
+    metadata = document.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
+
+
+def _answer(result: Mapping[str, Any]) -> PlanAnswer:
+    status = result.get("status") if isinstance(result.get("status"), Mapping) else result
+    assert isinstance(status, Mapping)  # noqa: S101 - one of the two mappings above
+    selected = status.get("selected")
+    if not isinstance(selected, Sequence) or not all(isinstance(item, Mapping) and "tier" in item for item in selected):
+        raise InputError("selected", selected, "be the list of a plan's choices")
+    spec = result.get("spec") or {}
+    return PlanAnswer(spec, tuple(selected))
+
+
+def render(
+    files: Annotated[list[str], typer.Option("--file", "-f", help="The DeploymentMix, and the plan's answer if any.")],
+) -> None:
+    """Print the manifests of a DeploymentMix as YAML."""
+    with output.exit_codes():
+        mixes: list[Mapping[str, Any]] = []
+        results: list[Mapping[str, Any]] = []
+        for path in documents.expand(files):
+            for document in documents.load_documents(path):
+                (mixes if document.get("kind") == DeploymentMix.resource.kind else results).append(document)
+        if len(mixes) != 1 or len(results) > 1:
+            found = f"{len(mixes)} mixes, {len(results)} plan answers"
+            raise InputError("file", found, "be one DeploymentMix and at most one plan's answer")
+        manifests = render_document(mixes[0], results[0] if results else None)
+        sys.stdout.write(yaml.dump_all(manifests))
+        sys.stdout.flush()

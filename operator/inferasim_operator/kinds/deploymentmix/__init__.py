@@ -1,0 +1,1 @@
+"""DeploymentMix: emit, deliver, report."""

@@ -1,0 +1,135 @@
+"""The manifests of a mix, the ConfigMap that keeps them, and how they are applied. Pure; the command line's as well."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from inferasim_operator.api.v1alpha1.common import PodOptions
+from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMixSpec, MixImages, Setting
+from inferasim_operator.emit import yaml
+from inferasim_operator.emit.manifests import emit
+from inferasim_operator.emit.objects import Manifest
+from inferasim_operator.emit.target import Gateway, Images, Target
+from inferasim_operator.engine import labels, names
+from inferasim_operator.kinds.deploymentmix.choices import Chosen, PlanAnswer, chosen
+
+MANIFESTS_KEY: Final = "manifests.yaml"
+COMPRESSED_KEY: Final = "manifests.yaml.gz"
+DIGEST_KEY: Final = "digest"
+ROLE_MANIFESTS: Final = "mix-manifests"
+ROLE_DEPLOYED: Final = "mix-deployed"
+CONTENT: Final = "inferasim.dev/content-digest"
+PLAIN_LIMIT_BYTES: Final = 512 * 1024
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What a mix comes to."""
+
+    chosen: tuple[Chosen, ...]
+    manifests: tuple[Manifest, ...]
+    digest: str
+    """Of the manifests: equal manifests have one digest, whoever asked for them."""
+
+    def text(self) -> str:
+        """The manifests as canonical YAML."""
+        return yaml.dump_all(self.manifests)
+
+
+def emission(name: str, namespace: str, spec: DeploymentMixSpec, answer: PlanAnswer | None) -> Emission:
+    """Everything that the mix `name` of `namespace` emits. Raises InputError."""
+    found = chosen(spec, answer)
+    manifests = tuple(emit([choice.deployment for choice in found], target(name, namespace, spec)))
+    return Emission(found, manifests, names.digest(manifests))
+
+
+def target(name: str, namespace: str, spec: DeploymentMixSpec) -> Target:
+    """The destination that a mix describes. Raises InputError."""
+    images = spec.images or MixImages()
+    return Target(
+        mix=name,
+        namespace=spec.namespace or namespace,
+        format=spec.format,
+        pod=spec.pod or PodOptions(),
+        labels=dict(spec.labels or {}),
+        images=Images(router=images.router or "", sidecar=images.sidecar or ""),
+        is_autoscaled=spec.autoscaling is Setting.ENABLED,
+        is_monitored=spec.monitoring is Setting.ENABLED,
+        rdma_resources={resource.name: resource.count for resource in spec.rdma_resources or ()},
+        load_bytes_per_s=spec.load_bytes_per_second,
+        gateway=None if spec.gateway is None else Gateway(spec.gateway.name, spec.gateway.namespace or ""),
+    )
+
+
+def manifests_name(mix: str, digest: str) -> str:
+    """The name of the ConfigMap that keeps an emission."""
+    return names.object_name(mix, digest[:16])
+
+
+def manifests_config_map(owner: Mapping[str, Any], result: Emission) -> Manifest:
+    """The immutable ConfigMap of an emission of the live mix `owner`."""
+    text = result.text()
+    manifest: Manifest = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": manifests_name(owner["metadata"]["name"], result.digest),
+            "namespace": owner["metadata"]["namespace"],
+            "labels": labels.child_labels(owner, role=ROLE_MANIFESTS),
+            "ownerReferences": [labels.owner_reference(owner)],
+        },
+        "immutable": True,
+        "data": {DIGEST_KEY: result.digest},
+    }
+    if len(text.encode()) <= PLAIN_LIMIT_BYTES:
+        manifest["data"][MANIFESTS_KEY] = text
+    else:
+        packed = gzip.compress(text.encode(), mtime=0)
+        manifest["binaryData"] = {COMPRESSED_KEY: base64.b64encode(packed).decode("ascii")}
+    return manifest
+
+
+def applied(owner: Mapping[str, Any], manifest: Manifest, live: Mapping[str, Any] | None, manager: str) -> Manifest:
+    """A manifest as it is applied for `owner`: owned by it, marked with its content, replicas never fought over."""
+    metadata = dict(manifest["metadata"])
+    metadata["labels"] = {**metadata["labels"], **labels.child_labels(owner, role=ROLE_DEPLOYED)}
+    metadata["annotations"] = {**metadata.get("annotations", {}), CONTENT: names.digest(manifest)}
+    metadata["ownerReferences"] = [labels.owner_reference(owner)]
+    result = {**manifest, "metadata": metadata}
+    if live is None or manifest["kind"] not in ("Deployment", "LeaderWorkerSet"):
+        return result
+    spec = dict(manifest["spec"])
+    others = replica_managers(live, but=manager)
+    if "replicas" not in spec and not others and replica_managers(live):
+        # Given up while nobody else owns it, the field would fall back to 1: it is held until the autoscaler has it.
+        spec["replicas"] = live["spec"]["replicas"]
+    elif "replicas" in spec and others and live["spec"].get("replicas") != spec["replicas"]:
+        # Somebody scaled by hand: reported, not fought over, and the rest of the object is still applied.
+        del spec["replicas"]
+    return {**result, "spec": spec}
+
+
+def replica_managers(live: Mapping[str, Any], *, but: str = "") -> tuple[str, ...]:
+    """The field managers that own `spec.replicas` of a live object."""
+    found = []
+    for entry in live["metadata"].get("managedFields") or ():
+        fields = (entry.get("fieldsV1") or {}).get("f:spec") or {}
+        if "f:replicas" in fields and entry.get("manager") != but:
+            found.append(str(entry.get("manager")))
+    return tuple(sorted(set(found)))
+
+
+def is_delivered(manifest: Manifest, live: Mapping[str, Any] | None) -> bool:
+    """Whether the live object is the one that this manifest made."""
+    if live is None:
+        return False
+    return bool((live["metadata"].get("annotations") or {}).get(CONTENT) == names.digest(manifest))
+
+
+def kinds_of(manifests: Sequence[Manifest]) -> tuple[tuple[str, str], ...]:
+    """The kinds among manifests, as (apiVersion, kind)."""
+    return tuple(sorted({(manifest["apiVersion"], manifest["kind"]) for manifest in manifests}))
