@@ -13,8 +13,7 @@ from importlib import resources
 from statistics import median
 from typing import Any, Final
 
-import yaml
-
+from simcore.data.loader import parse_yaml
 from simcore.errors import FormatError, UnknownNameError
 
 _KEYS: Final = frozenset({"model", "checkpoint", "drafter", "thinking", "variant", "accepted_length_tokens", "source"})
@@ -38,10 +37,7 @@ class AcceptanceCurve:
 
 def parse_acceptance(text: str, where: str) -> tuple[AcceptanceCurve, ...]:
     """The curves of one YAML file. Raises FormatError for unknown keys, a missing source or impossible lengths."""
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise FormatError(where, None, "file", str(error), "be valid YAML") from error
+    raw = parse_yaml(text, where)
     if not isinstance(raw, list):
         raise FormatError(where, None, "file", type(raw).__name__, "be a list of curves")
     return tuple(_curve(item, where, number) for number, item in enumerate(raw, start=1))

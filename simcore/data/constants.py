@@ -15,8 +15,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any, Final
 
-import yaml
-
+from simcore.data.loader import parse_yaml
 from simcore.errors import FormatError, UnknownNameError
 from simcore.units import SUFFIXES
 
@@ -80,10 +79,7 @@ _OPTIONAL: Final = frozenset({"value", "points", "x_unit", "note"})
 
 def parse_constants(text: str, where: str) -> tuple[Constant, ...]:
     """The records of one YAML file. Raises FormatError for anything missing, unknown or inconsistent."""
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise FormatError(where, None, "file", str(error), "be valid YAML") from error
+    raw = parse_yaml(text, where)
     if not isinstance(raw, list):
         raise FormatError(where, None, "file", type(raw).__name__, "be a list of records")
     return tuple(_record(item, where, number) for number, item in enumerate(raw, start=1))

@@ -2,7 +2,7 @@
 
 Both reduce to one urn: draws without replacement from equal groups. The set of touched experts is uniform given its
 size, so I_d is exact. I_n is exact for one token and for top-1; for more it uses the urn whose variance equals the
-router's, which agrees with sampling to 0.1 % from 64 experts on (0.6 % at 8).
+router's, which agrees with sampling to 0.2 % from 64 experts on (1.5 % at 8).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def uniform_rows_factor(*, experts_count: int, experts_per_token: int, expert_pa
         expert_parallel: r [1], ranks; must divide E.
         step_tokens: t [1].
     Returns: I_n [1].
-    Domain: 1 <= k <= E; t at least 1. Exact at t = 1 and at k = 1; within 0.1 % of sampling from 64 experts on.
+    Domain: 1 <= k <= E; t at least 1. Exact at t = 1 and at k = 1; within 0.2 % of sampling from 64 experts on.
     Not modelled: skew of a trained router (see `routing_replay`).
     Source: paper App. B.3 and Table 6, row `Uniform router`.
 

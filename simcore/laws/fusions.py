@@ -8,9 +8,8 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-import yaml
-
 from simcore.data.constants import constant
+from simcore.data.loader import parse_yaml
 from simcore.errors import InputError, UnknownNameError
 from simcore.laws.host import fusion_saving
 
@@ -37,7 +36,7 @@ def load_fusions() -> dict[str, Fusion]:
     """The six fusions by name."""
     text = resources.files("simcore.data").joinpath("fusions.yaml").read_text(encoding="utf-8")
     known = {field.name for field in fields(Fusion)}
-    rows = yaml.safe_load(text)
+    rows = parse_yaml(text, "fusions.yaml")
     for row in rows:
         if set(row) != known:
             raise InputError("fusions", sorted(set(row) ^ known), "have exactly the known keys")

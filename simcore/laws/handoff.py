@@ -55,7 +55,7 @@ def grouped_kv_bytes_per_token(
         kv_heads_count: H_kv [1]; on one of t TP ranks max(1, H_kv / t).
         head_dim_count: D [1].
         element_bytes: e [bytes].
-    Returns: m_token [bytes/token].
+    Returns: m_token [bytes], of one token.
     Domain: all above 0.
     Not modelled: scales of quantised caches; window layers, which keep fewer tokens.
     Source: paper App. B.5.
@@ -84,7 +84,7 @@ def latent_kv_bytes_per_token(
         latent_dim_count: d_c [1], kv_lora_rank.
         rope_dim_count: d_r [1], qk_rope_head_dim.
         element_bytes: e [bytes].
-    Returns: m_token [bytes/token], the same on every TP rank.
+    Returns: m_token [bytes], of one token, the same on every TP rank.
     Domain: all above 0.
     Not modelled: sparse-attention indexer keys.
     Source: paper App. B.5; public case B12 (DeepSeek-V3: 70,272 bytes per token).

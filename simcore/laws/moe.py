@@ -198,7 +198,7 @@ def expert_dispatch_bytes(
         ranks_count: r [1], EP ranks that own tokens.
         experts_per_token_count: k [1].
         hidden_bytes_per_token: h [bytes/token].
-    Returns: a pair of messages [bytes, bytes].
+    Returns: a pair of messages, each m [bytes].
     Domain: r at least 1.
     Not modelled: charging both, which puts about 19 ms too much on a prefill forward (paper App. B.3).
     Source: ours, after paper App. B.3 (SGLang's EP dispatch).
@@ -208,9 +208,9 @@ def expert_dispatch_bytes(
     ... )
     (0.0, 16384)
     """
-    require_at_least(1.0, ranks_count=ranks_count)
+    require_at_least(1.0, ranks_count=ranks_count, experts_per_token_count=experts_per_token_count)
+    require_not_negative(step_tokens=step_tokens, hidden_bytes_per_token=hidden_bytes_per_token)
     if not is_all_to_all:
-        require_not_negative(step_tokens=step_tokens, hidden_bytes_per_token=hidden_bytes_per_token)
         return 0.0, step_tokens * hidden_bytes_per_token
     exchanged = all_to_all_bytes(
         step_tokens=step_tokens / ranks_count,

@@ -14,7 +14,7 @@ def scheduler_host_time(*, batch_requests: Quantity, base_s: Quantity, s_per_req
 
     Equation: H(b) = h0 + h1 b
     Args:
-        batch_requests: b [1], requests in the micro-batch.
+        batch_requests: b [request], in the micro-batch.
         base_s: h0 [s].
         s_per_request: h1 [s/request].
     Returns: H(b) [s].

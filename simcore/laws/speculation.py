@@ -37,7 +37,7 @@ def committed_tokens(*, acceptance_frac: FloatArray) -> float:
     Equation: L(k) = 1 + sum_{i=1..k} prod_{j=1..i} a_j
     Args:
         acceptance_frac: (k,) a_j [1], chance that draft token j is accepted given that those before it were.
-    Returns: L(k) [token]; 1 for an empty draft.
+    Returns: L(k) [1], tokens per step and request; 1 for an empty draft.
     Domain: a_j in [0, 1].
     Not modelled: correlation between requests.
     Source: paper App. A.2, Eq. 2.
@@ -76,10 +76,10 @@ def extrapolated_tokens(*, measured_tokens: FloatArray, chain_frac: float, depth
 
     Equation: L(k) = L(K) + sum_{i=K+1..k} a^i for k > K, the measured L(k) for k <= K
     Args:
-        measured_tokens: (K,) L(1..K) [token].
+        measured_tokens: (K,) L(1..K) [1], tokens per step and request.
         chain_frac: a [1], fitted by `geometric_chain`.
         depth_count: k [1].
-    Returns: L(k) [token]; 1 at k = 0.
+    Returns: L(k) [1]; 1 at k = 0.
     Domain: 1 <= L(k) <= k + 1; a in [0, 1]; k not negative.
     Not modelled: drafters that get worse with depth.
     Source: paper App. A.2.

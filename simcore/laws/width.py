@@ -143,6 +143,7 @@ def shrink_at(
     """
     require_at_least(1.0, batch_requests=batch_requests, curve_batch_requests=curve_batch_requests)
     require(len(curve_factor) > 0, "`curve_factor` must hold at least one point")
+    require(bool(np.all(np.isfinite(doublings_count))), "`doublings_count` must be finite")
     require_positive(curve_factor=curve_factor)
     per_doubling = np.interp(np.log2(batch_requests), np.log2(curve_batch_requests), curve_factor)
     factor = per_doubling**doublings_count
