@@ -10,8 +10,8 @@ from importlib import metadata
 from typing import Any
 
 import pydantic
-from simcore.predict.predictor import Mode, Predictor, Setting
 
+from inferasim_operator.api.v1alpha1.common import unknown_fields
 from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, ServingPlanSpec
 from inferasim_operator.convert import first_error
 from simcore.anchors.schema import Anchor, anchor_from
@@ -20,6 +20,8 @@ from simcore.cards.hf import model_card_from_config
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.model import ModelCard
 from simcore.errors import InputError
+from simcore.predict.predictor import Mode, Predictor, Setting
+from simcore.predict.shapes import EngineOption
 from simcore.search import plan
 from simcore.search.recommend import recommend
 from simcore.search.tiers import Tier, TierChoice
@@ -62,31 +64,10 @@ def parse_spec(raw: Mapping[str, Any]) -> ServingPlanSpec:
         spec = ServingPlanSpec.model_validate(raw)
     except pydantic.ValidationError as error:
         raise InputError("spec", first_error(error), "be a valid ServingPlan spec") from error
-    unknown = _unknown_fields(raw, spec.to_dict())
+    unknown = unknown_fields(ServingPlanSpec, raw)
     if unknown:
         raise InputError(f"spec.{unknown[0]}", unknown[0], "be a field of ServingPlan", "remove it or correct its name")
     return spec
-
-
-def _unknown_fields(raw: Any, known: Any, path: str = "") -> list[str]:
-    """Paths that are in `raw` and were not taken into `known`."""
-    if isinstance(raw, Mapping) and isinstance(known, Mapping):
-        found = []
-        for key, value in raw.items():
-            place = f"{path}.{key}" if path else str(key)
-            if key not in known:
-                if value is not None:
-                    found.append(place)
-            else:
-                found += _unknown_fields(value, known[key], place)
-        return found
-    if isinstance(raw, list) and isinstance(known, list):
-        return [
-            place
-            for index, (one, other) in enumerate(zip(raw, known, strict=False))
-            for place in _unknown_fields(one, other, f"{path}[{index}]")
-        ]
-    return []
 
 
 def _model_card(spec: ServingPlanSpec, config: Mapping[str, Any] | None) -> ModelCard:
@@ -105,7 +86,7 @@ def _mode(spec: ServingPlanSpec) -> Mode:
 def _question(spec: ServingPlanSpec, card_gpus_per_node: int) -> plan.Question:
     gpus_per_node = spec.cluster.gpus_per_node or card_gpus_per_node
     engines = tuple(
-        plan.EngineOption(
+        EngineOption(
             Engine(choice.name.value),
             choice.version,
             choice.image,
@@ -262,7 +243,7 @@ def _configuration(candidate: plan.Candidate, predictor: Predictor) -> dict[str,
         "maxModelLengthTokens": setting.prompt_tokens + setting.output_tokens,
         "kvDtype": predictor.kv_dtype(shape),
         "blockSize": scheduler.block_tokens,
-        "memoryPermille": predictor.memory_permille(shape),
+        "memoryPermille": _permille(predictor.memory_frac),
         "maxRunningRequests": scheduler.max_running_requests,
         "maxBatchedTokens": scheduler.max_batched_tokens,
         "chunkTokens": scheduler.chunk_tokens,
