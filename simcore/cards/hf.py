@@ -35,11 +35,14 @@ def model_card_from_config(
     assumed: list[str] = []
     fields = _with_family_defaults(fields, assumed)
     layer_names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-    layers = fields.integer(*layer_names, default=1 if partial else None, minimum=1, maximum=LARGEST_LAYERS)
+    if partial:
+        _require_some_shape(fields)
+    # Without a layer count two layers stand for all: a dense one and a routed one where both are described.
+    layers = fields.integer(*layer_names, default=2 if partial else None, minimum=1, maximum=LARGEST_LAYERS)
     # A partial config may be without a shape field; a full one may not.
     hidden = fields.integer("hidden_size", "n_embd", "d_model", default=0 if partial else None, minimum=1)
     vocab = fields.integer("vocab_size", default=0 if partial else None, minimum=1)
-    attention = attention_layers(fields, hidden=hidden, layers=layers)
+    attention = attention_layers(fields, hidden=hidden, layers=layers, partial=partial)
     ffn = ffn_layers(fields, layers=layers, partial=partial)
     groups = _group(attention, ffn)
     base = canonical_format(fields.text("torch_dtype", "dtype", default="bf16"), f"{fields.path}.torch_dtype")
@@ -59,11 +62,23 @@ def model_card_from_config(
         mtp_layers_count=_mtp_layers(fields),
         rope_dim=rotary_dim(fields, full),
         hidden_connections=fields.integer("hc_mult", default=1, minimum=1),
-        architecture=str(declared[0]) if isinstance(declared, list) and declared else fields.text("model_type"),
+        architecture=str(declared[0])
+        if isinstance(declared, list) and declared
+        else fields.text("architecture_name", "model_type"),
         source=source,
         assumed=tuple(assumed),
         unknown=_unknown(fields, hidden=hidden, vocab=vocab, groups=groups, layer_names=layer_names),
     )
+
+
+def _require_some_shape(fields: Fields) -> None:
+    shape = (
+        "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "hidden_size", "intermediate_size",
+        "moe_intermediate_size", "kv_lora_rank", "num_experts", "n_routed_experts", "num_local_experts", "vocab_size",
+        "shared_intermediate_size", "shared_expert_intermediate_size", "share_expert_dim",
+    )  # fmt: skip
+    if not any(name in fields for name in shape):
+        raise InputError(fields.path, sorted(map(str, fields.values))[:8], "name at least one shape of the model")
 
 
 def _language_part(config: Mapping[str, Any]) -> Fields:
@@ -153,8 +168,17 @@ def _unknown(
     missing = [] if fields.find(*layer_names)[1] is not None else ["layers"]
     missing += [] if hidden else ["hidden"]
     missing += [] if vocab else ["vocab"]
-    if any(group.attention.head_dim == 0 for group in groups):
-        missing.append("head_dim")
+    kinds = [group.attention for group in groups]
+    latent = [spec for spec in kinds if spec.kind is AttentionKind.MLA]
+    grouped = [spec for spec in kinds if spec.kind is AttentionKind.GQA]
+    missing += ["heads"] if any(spec.heads == 0 for spec in kinds) else []
+    missing += ["kv_heads"] if any(spec.kv_heads == 0 for spec in grouped) else []
+    missing += ["head_dim"] if any(spec.head_dim == 0 for spec in grouped) else []
+    missing += ["kv_lora_rank"] if any(spec.kv_lora_rank == 0 for spec in latent) else []
+    missing += ["mla_dims"] if any(not (spec.qk_nope_head_dim and spec.value_head_dim) for spec in latent) else []
+    routed = any(group.ffn.is_moe for group in groups)
+    names = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts", "num_routed_experts")
+    missing += ["experts"] if routed and not fields.find(*names)[1] else []
     if any(not group.ffn.is_moe and group.ffn.intermediate == 0 for group in groups):
         missing.append("intermediate")
     if any(group.ffn.is_moe and group.ffn.expert_intermediate == 0 for group in groups):

@@ -23,8 +23,11 @@ _LARGEST_DENOMINATOR = 1024
 _STATE_SPACE_KEYS = ("hybrid_override_pattern", "layers_block_type", "ssm_cfg", "attn_layer_period", "mamba_d_state")
 
 
-def attention_layers(fields: Fields, *, hidden: int, layers: int) -> list[AttentionSpec]:
-    """One AttentionSpec per layer, in order. Raises InputError for anything that is not modelled or contradictory."""
+def attention_layers(fields: Fields, *, hidden: int, layers: int, partial: bool = False) -> list[AttentionSpec]:
+    """One AttentionSpec per layer, in order; `partial` leaves what is not given at 0.
+
+    Raises InputError for anything that is not modelled or contradictory.
+    """
     for key in _STATE_SPACE_KEYS:
         if key in fields:
             raise InputError(
@@ -32,12 +35,12 @@ def attention_layers(fields: Fields, *, hidden: int, layers: int) -> list[Attent
             )
     kinds = _layer_kinds(fields, layers)
     linear = _linear_spec(fields) if LINEAR in kinds else None
-    if fields.integer("kv_lora_rank", default=0):
-        base, window_base = _latent_spec(fields), None
+    if fields.integer("kv_lora_rank", default=0) or fields.flag("mla"):
+        base, window_base = _latent_spec(fields, partial), None
     elif "compress_ratios" in fields:
         return _compressed_latent(fields, layers)
     else:
-        base = _grouped_spec(fields, hidden)
+        base = _grouped_spec(fields, hidden, partial)
         window_base = _window_spec(fields, base) if WINDOW in kinds else None
     own = fields.strings("indexer_types", at_least=layers)
     sparse = _block_sparse(fields, layers)
@@ -104,14 +107,16 @@ def _window_kinds(fields: Fields, layers: int) -> list[str]:
     return [WINDOW if index >= first else FULL for index in range(layers)]
 
 
-def _latent_spec(fields: Fields) -> AttentionSpec:
-    heads = fields.integer("num_attention_heads", "n_head", minimum=1)
-    nope = fields.integer("qk_nope_head_dim", minimum=1)
-    rope = fields.integer("qk_rope_head_dim", minimum=0)
+def _latent_spec(fields: Fields, partial: bool) -> AttentionSpec:
+    missing = 0 if partial else None
+    heads = fields.integer("num_attention_heads", "n_head", default=missing, minimum=1)
+    nope = fields.integer("qk_nope_head_dim", default=missing, minimum=1)
+    rope = fields.integer("qk_rope_head_dim", default=missing, minimum=0)
     return AttentionSpec(
         kind=AttentionKind.MLA, heads=heads, kv_heads=1, head_dim=nope + rope,
-        value_head_dim=fields.integer("v_head_dim", minimum=1),
-        q_lora_rank=fields.integer("q_lora_rank", default=0), kv_lora_rank=fields.integer("kv_lora_rank", minimum=1),
+        value_head_dim=fields.integer("v_head_dim", default=missing, minimum=1),
+        q_lora_rank=fields.integer("q_lora_rank", default=0),
+        kv_lora_rank=fields.integer("kv_lora_rank", default=missing, minimum=1),
         qk_nope_head_dim=nope, qk_rope_head_dim=rope,
         index_heads=fields.integer("index_n_heads", default=0),
         index_head_dim=fields.integer("index_head_dim", default=0) if "index_n_heads" in fields else 0,
@@ -146,19 +151,19 @@ def _compressed_latent(fields: Fields, layers: int) -> list[AttentionSpec]:
     ]
 
 
-def _grouped_spec(fields: Fields, hidden: int) -> AttentionSpec:
-    heads = fields.integer("num_attention_heads", "n_head", "num_heads", minimum=1)
+def _grouped_spec(fields: Fields, hidden: int, partial: bool) -> AttentionSpec:
+    heads = fields.integer("num_attention_heads", "n_head", "num_heads", default=0 if partial else None, minimum=1)
     multi_query = fields.flag("multi_query") and not fields.flag("new_decoder_architecture")
     kv_heads = fields.integer(
         "num_key_value_heads", "num_kv_heads", "num_attention_groups", "n_head_kv", "multi_query_group_num",
         default=1 if multi_query else heads, minimum=1,
     )  # fmt: skip
-    if heads % kv_heads:
+    if kv_heads and heads % kv_heads:
         raise InputError(
             f"{fields.path}.num_key_value_heads", kv_heads, "divide num_attention_heads", f"{heads} heads leave a rest"
         )
     head_dim = fields.integer("head_dim", "kv_channels", "attention_head_dim", default=0)
-    if not head_dim and hidden:
+    if not head_dim and hidden and heads:
         if hidden % heads:
             field = f"{fields.path}.hidden_size"
             raise InputError(field, hidden, f"be a multiple of num_attention_heads {heads}", "or give head_dim")

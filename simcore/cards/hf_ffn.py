@@ -19,6 +19,11 @@ def ffn_layers(fields: Fields, *, layers: int, partial: bool = False) -> list[Ff
     gated = fields.text("model_type") not in _NOT_GATED
     experts = fields.integer(*_EXPERTS, default=0)
     width_names = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+    shared_names = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
+    hinted = any(fields.find(name)[1] for name in (*_EXPERT_WIDTH, *shared_names))
+    if partial and experts == 0 and hinted:
+        # A few shape fields of a MoE without its expert count: one stands for all, the card lists it as unknown.
+        experts = 1
     if experts == 0:
         width = fields.integer(*width_names, default=0 if partial else None, minimum=0 if partial else 1)
         return [FfnSpec(intermediate=width, gated=gated)] * layers
@@ -26,7 +31,7 @@ def ffn_layers(fields: Fields, *, layers: int, partial: bool = False) -> list[Ff
     if not expert_width and not partial:
         raise InputError(f"{fields.path}.moe_intermediate_size", 0, "be at least 1", "the model has routed experts")
     top_k = fields.integer(*_TOP_K, default=0 if partial else None, minimum=0 if partial else 1)
-    if top_k > experts:
+    if top_k > experts and not partial:
         field, _ = fields.find(*_TOP_K)
         raise InputError(field, top_k, f"be at most the {experts} routed experts")
     shared_width = _shared_width(fields, expert_width)
@@ -43,6 +48,9 @@ def ffn_layers(fields: Fields, *, layers: int, partial: bool = False) -> list[Ff
         gated=gated,
     )
     flags = _moe_flags(fields, layers)
+    if partial and "intermediate_size" in fields and any(name in fields for name in _EXPERT_WIDTH) and all(flags):
+        # Both widths given and nothing says which layers are dense: one is.
+        flags[0] = layers == 1 and flags[0]
     dense = FfnSpec(gated=gated)
     if not all(flags):
         dense_names = ("dense_intermediate_size", "intermediate_size_mlp", *width_names)

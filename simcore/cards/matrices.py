@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from simcore.cards.model import AttentionKind, AttentionSpec, FfnSpec, LayerGroup, ModelCard
 
@@ -59,7 +60,7 @@ class Matrix:
     def local_width(self, width: int) -> int:
         """Size of the split dimension on one of `width` ranks; units that are fewer than ranks are replicated."""
         size = self.out_dim if self.split is Split.COLUMN else self.in_dim
-        if self.split is Split.NONE or width == 1:
+        if self.split is Split.NONE or width == 1 or size == 0:
             return size
         units = self.units or size
         return -(-units // width) * (size // units)
@@ -200,6 +201,7 @@ def _mlp(name: str, part: Part, hidden: int, width: int, *, gated: bool, copies:
     return [gate, up, down] if gated else [up, down]
 
 
+@lru_cache(maxsize=4096)
 def layer_matrices(group: LayerGroup, hidden: int) -> tuple[Matrix, ...]:
     """All linear maps of one layer of `group`."""
     return attention_matrices(group.attention, hidden) + ffn_matrices(group.ffn, hidden)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from simcore.cards.formats import canonical_format
 from simcore.cards.layout import Engine, stage_layers
@@ -27,12 +28,11 @@ def judge(case: LegalityCase) -> Judgement:
             found += _violations(case, rule, entries)
     illegal = tuple(item for item in found if item.verdict is Verdict.ILLEGAL)
     unsure = tuple(item for item in found if item.verdict is Verdict.UNVERIFIED)
-    if any(item.rule in _HEAD_RULES for item in illegal):
-        hint = suggest_layouts(case)
-        illegal = tuple(
-            Violation(v.rule, v.tensor, v.value, f"{v.detail}; {hint}", v.verdict) if v.rule in _HEAD_RULES else v
-            for v in illegal
-        )
+    first = next((index for index, item in enumerate(illegal) if item.rule in _HEAD_RULES), None)
+    if first is not None:
+        item = illegal[first]
+        hinted = replace(item, detail=f"{item.detail}; {suggest_layouts(case)}")
+        illegal = (*illegal[:first], hinted, *illegal[first + 1 :])
     return Judgement(illegal, unsure, tuple(_advisories(case)))
 
 
@@ -49,8 +49,7 @@ def _violations(case: LegalityCase, rule: str, entries: tuple[Entry, ...]) -> It
             match = Match.YES if entry.below is None else Match.NO
         if match is Match.NO:
             continue
-        named = not entry.backends or case.backend != "default"
-        target = sure if match is Match.YES and named else doubtful
+        target = sure if match is Match.YES else doubtful
         target += [(entry, finding) for finding in RULES[rule](case, entry.parameters)]
     for entry, finding in sure:
         yield Violation(rule, finding.tensor, finding.value, finding.detail, finding.verdict or entry.verdict)
@@ -59,10 +58,10 @@ def _violations(case: LegalityCase, rule: str, entries: tuple[Entry, ...]) -> It
         if (finding.tensor, finding.value) in seen:
             continue
         seen.add((finding.tensor, finding.value))
-        missing = [] if case.parsed_version is not None else ["the engine version"]
-        missing += ["the attention backend"] if case.backend == "default" and _entry.backends else []
-        reason = f"not verified without {' and '.join(missing)}" if missing else "not verified for this version"
-        yield Violation(rule, finding.tensor, finding.value, f"{finding.detail}; {reason}", Verdict.UNVERIFIED)
+        missing = "without the engine version" if case.parsed_version is None else "for this version"
+        yield Violation(
+            rule, finding.tensor, finding.value, f"{finding.detail}; not verified {missing}", Verdict.UNVERIFIED
+        )
 
 
 def _applies(case: LegalityCase, entry: Entry) -> bool:
@@ -130,12 +129,16 @@ def _advisories(case: LegalityCase) -> Iterator[str]:
     kv = min((g.attention.kv_heads for g in card.groups if g.attention.kind is AttentionKind.GQA), default=0)
     if kv and widths.attention_tp > kv:
         yield f"TP {widths.attention_tp} above {kv} KV heads: they are replicated, KV bytes per rank shrink no further"
+    if card.is_mla and case.is_amd and case.backend == "default" and case.engine is not Engine.ATOM:
+        with_aiter = replace(case, attention_backend="aiter")
+        for item in _violations(with_aiter, "mla-kernel-heads", entries_for(case.engine).get("mla-kernel-heads", ())):
+            yield f"if the attention backend is AITER: {item.detail} ({item.verdict})"
     if card.is_mla and widths.attention_tp > 1:
         yield "latent KV is replicated over TP ranks: TP does not enlarge the KV pool, attention DP does"
     if _kv_is_fp8(case):
         form = case.accelerator.fp8_format if case.accelerator is not None else "unknown"
         note = " (FNUZ encoding: other range than OCP)" if form == "fnuz" else ""
-        yield f"FP8 KV cache{note}: only with an anchor of this model, engine, version and GPU whose outputs were checked"
+        yield f"FP8 KV cache{note}: only with an anchor of this model, engine, version and GPU with checked outputs"
     if not card.is_moe and layout.data_parallel > 1:
         yield f"data parallel {layout.data_parallel} on a dense model is {layout.data_parallel} independent copies"
     if card.has_linear_attention:

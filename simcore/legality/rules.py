@@ -11,6 +11,7 @@ from simcore.cards.model import AttentionKind
 from simcore.legality.case import Finding, LegalityCase
 from simcore.legality.table import Verdict
 
+_MLP_PARTS = (Part.DENSE, Part.SHARED, Part.EXPERTS)
 Rule = Callable[[LegalityCase, Mapping[str, Any]], Iterator[Finding]]
 
 
@@ -64,6 +65,8 @@ def vocab_divides_tp(case: LegalityCase, parameters: Mapping[str, Any]) -> Itera
 def experts_divide_ep(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
     """Physical experts split evenly over the EP ranks (A02, A09)."""
     del parameters
+    if "experts" in case.card.unknown:
+        return
     ep, extra = case.layout.expert_parallel, case.redundant_experts_count
     for experts in sorted({g.ffn.experts_count for g in case.card.groups if g.ffn.is_moe}):
         rest = (experts + extra) % ep
@@ -135,7 +138,7 @@ def mla_kernel_heads(case: LegalityCase, parameters: Mapping[str, Any]) -> Itera
     for heads in sorted(
         {g.attention.heads for g in case.card.groups if _is_latent(g.attention.kind, g.attention.latent_expanded)}
     ):
-        if heads % tp:
+        if heads == 0 or heads % tp:
             continue
         local = heads // tp
         multiple = parameters.get("multiple_of", 0)
@@ -180,6 +183,8 @@ def _block_findings(case: LegalityCase) -> Iterator[Finding]:
         size = block[0] if matrix.split is Split.COLUMN else block[1]
         for ranks, verdict in _ranks(case, matrix):
             local = matrix.local_width(ranks)
+            if local * ranks != matrix.local_width(1) and matrix.part in _MLP_PARTS:
+                continue  # tp-divides-width says so
             # A merged or routed matrix is checked even when it is not cut: its parts must start on a block.
             if local and local % size and (ranks > 1 or matrix.merged or matrix.part is Part.EXPERTS):
                 names = found.setdefault((matrix.part, local, ranks, size, verdict), [])
@@ -212,6 +217,24 @@ def _ranks(case: LegalityCase, matrix: Matrix) -> list[tuple[int, Verdict | None
     if matrix.part in (Part.DENSE, Part.SHARED) and case.has_shards_of_tp_group:
         ranks.append((case.layout.tensor_parallel, Verdict.UNVERIFIED))
     return ranks
+
+
+def tp_divides_width(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
+    """Each rank gets a whole slice of the MLP width: dense, shared and routed."""
+    del parameters
+    found: dict[tuple[Part, int, int, Verdict | None], list[str]] = {}
+    for group in case.card.groups:
+        for matrix in layer_matrices(group, case.card.hidden):
+            if matrix.split is Split.NONE or matrix.part not in _MLP_PARTS:
+                continue
+            full = matrix.local_width(1)
+            for ranks, verdict in _ranks(case, matrix):
+                if full % ranks:
+                    names = found.setdefault((matrix.part, full, ranks, verdict), [])
+                    names += [matrix.name] if matrix.name not in names else []
+                    break
+    for (_part, full, ranks, verdict), names in found.items():
+        yield Finding(", ".join(names), full, f"width {full} mod {ranks} ranks = {full % ranks}", verdict)
 
 
 def group_shape(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
@@ -319,6 +342,7 @@ RULES: Mapping[str, Rule] = {
     "tp-divides-heads": tp_divides_heads,
     "tp-divides-kv-heads": tp_divides_kv_heads,
     "tp-divides-linear-heads": tp_divides_linear_heads,
+    "tp-divides-width": tp_divides_width,
     "vocab-divides-tp": vocab_divides_tp,
     "experts-divide-ep": experts_divide_ep,
     "ep-expressible": ep_expressible,

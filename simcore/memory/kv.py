@@ -103,6 +103,15 @@ class KvProfile:
     exact: bool
     """False where the pool does not reduce to per-token arithmetic: use the size that the engine reports."""
 
+    @property
+    def planning_bytes_per_token(self) -> int:
+        """What a pool is divided by: reserved bytes, or the growth of a compressed pool (an estimate)."""
+        return (
+            self.bytes_per_token
+            if self.exact
+            else -(-self.growing_bytes_per_token.numerator // self.growing_bytes_per_token.denominator)
+        )
+
     def reserved_bytes(self, *, sequences_count: int, tokens: int) -> int:
         """Footprint of equal sequences when every layer keeps every token."""
         return sequences_count * (tokens * self.bytes_per_token + self.state_bytes_per_request)

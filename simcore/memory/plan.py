@@ -10,11 +10,12 @@ from simcore.cards.model import ModelCard
 from simcore.memory.activations import ASSUMED, activation_bytes
 from simcore.memory.kv import KvFormat, KvProfile, kv_profile
 from simcore.memory.pool import (
-    DEFAULT_MEMORY_PERMILLE,
+    DEFAULT_MEMORY_FRAC,
     Reserve,
     index_buffer_bytes,
     kv_pool_bytes,
     minimum_memory_fraction,
+    share_bytes,
     tightest_stage_tokens,
 )
 from simcore.memory.weights import DRAFT, WeightChoices, weight_bytes_by_stage
@@ -23,6 +24,13 @@ from simcore.units import GIB
 DEFAULT_BATCHED_TOKENS = 16384
 """What vLLM, SGLang and ATOM run with on GPUs of 160 GiB and more (their defaults of 2026; set explicitly in plans)."""
 DEFAULT_LOGIT_ROWS = 512
+"""Requests whose logits are alive at once where no cap is given (assumed, as the activation estimate it is part of)."""
+_LARGEST_WORKING_FRAC = 0.97
+"""Above it engines fail to capture graphs (public case A19: 0.98 fails, 0.97 works)."""
+
+
+_KV_SHAPE = {"layers", "head_dim", "kv_heads", "kv_lora_rank"}
+"""Shape fields without which KV bytes are unknown."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class MemoryRequest:
     layout: Layout
     kv: KvFormat
     hbm_bytes: int | None = None
-    memory_permille: int | None = None
+    memory_frac: float | None = None
     block_tokens: int = 1
     split: tuple[int, ...] | None = None
     choices: WeightChoices = field(default_factory=WeightChoices)
@@ -75,6 +83,8 @@ class MemoryPlan:
     weight_parts: Mapping[str, int]
     kv: KvProfile
     """Of the stage that limits."""
+    kv_known: bool
+    """False where a partial card leaves KV bytes unknown."""
     budget_bytes: int | None
     activation_bytes: int | None
     pool_bytes_per_gpu: int | None
@@ -110,18 +120,19 @@ def plan_memory(request: MemoryRequest) -> MemoryPlan:
         tokens = request.batched_tokens or DEFAULT_BATCHED_TOKENS
         activation = activation_bytes(card=card, widths=widths, batched_tokens=tokens, logit_rows=rows)
     pools = _pools(request, weights, activation, len(split), notes)
-    permille = request.memory_permille or DEFAULT_MEMORY_PERMILLE
+    memory_frac = request.memory_frac or DEFAULT_MEMORY_FRAC
     total = request.hbm_bytes if request.free_before_bytes is None else request.free_before_bytes
     found = [
-        *_fit_violations(request, weights, pools, permille, activation),
+        *_fit_violations(request, weights, pools, memory_frac, activation),
         *_state_violations(request),
-        *_index_violations(request, permille),
+        *_index_violations(request, memory_frac, activation),
     ]
     tokens_per_rank, stage, fraction = None, 0, None
-    if pools is not None and all(profile.bytes_per_token for profile in profiles if profile.windows or profile.exact):
+    kv_known = not _KV_SHAPE & set(card.unknown) and any(profile.bytes_per_token for profile in profiles)
+    if pools is not None and kv_known:
         tokens_per_rank, stage = tightest_stage_tokens(
             pool_bytes=pools,
-            bytes_per_token=[profile.bytes_per_token for profile in profiles],
+            bytes_per_token=[profile.planning_bytes_per_token for profile in profiles],
             block_tokens=request.block_tokens,
         )
         tokens_per_rank *= layout.decode_context_parallel
@@ -137,7 +148,8 @@ def plan_memory(request: MemoryRequest) -> MemoryPlan:
         weight_bytes_per_gpu=weights[worst] if weights else None,
         weight_parts=parts[worst] if parts else {},
         kv=profiles[stage],
-        budget_bytes=None if total is None else total * permille // 1000,
+        kv_known=kv_known,
+        budget_bytes=None if total is None else share_bytes(total, memory_frac),
         activation_bytes=activation,
         pool_bytes_per_gpu=None if pools is None else pools[stage],
         pool_tokens_per_rank=tokens_per_rank,
@@ -217,7 +229,7 @@ def _pools(
         kv_pool_bytes(
             engine=request.engine,
             total_bytes=request.hbm_bytes,
-            memory_permille=request.memory_permille or DEFAULT_MEMORY_PERMILLE,
+            memory_frac=request.memory_frac or DEFAULT_MEMORY_FRAC,
             weight_bytes=stage,
             reserve=reserve,
             free_bytes=request.free_before_bytes,
@@ -228,7 +240,11 @@ def _pools(
 
 
 def _fit_violations(
-    request: MemoryRequest, weights: list[int] | None, pools: list[int] | None, permille: int, activation: int | None
+    request: MemoryRequest,
+    weights: list[int] | None,
+    pools: list[int] | None,
+    memory_frac: float,
+    activation: int | None,
 ) -> list[MemoryViolation]:
     if weights is None:
         return []
@@ -236,21 +252,25 @@ def _fit_violations(
     worst = max(weights)
     if total is None:
         return []
-    budget = total * permille // 1000
+    budget = share_bytes(total, memory_frac)
     if worst >= budget:
         need = minimum_memory_fraction(free_before_bytes=total, weight_bytes=worst)
         advice = (
             f"raise the memory fraction above {need:.4f}"
-            if need < 1
+            if need < _LARGEST_WORKING_FRAC
             else "use more GPUs, a wider layout or a smaller format"
         )
         return [
             MemoryViolation(
                 "memory-fit", "weights", worst,
                 f"does not fit: weights {worst} B ({worst / GIB:.2f} GiB) per GPU against {budget} B "
-                f"({budget / GIB:.2f} GiB), {permille / 10:g} % of {total / GIB:.2f} GiB; {advice}",
+                f"({budget / GIB:.2f} GiB), {100 * memory_frac:g} % of {total / GIB:.2f} GiB; {advice}",
             )
         ]  # fmt: skip
+    if request.pool_bytes is not None and worst + request.pool_bytes > total:
+        pool = request.pool_bytes
+        detail = f"does not fit: weights {worst} B and the given pool {pool} B exceed {total} B ({total / GIB:.2f} GiB)"
+        return [MemoryViolation("memory-fit", "kv-pool", pool, detail)]
     if pools is not None and min(pools) <= 0:
         pool = min(pools)
         return [
@@ -278,12 +298,13 @@ def _index_bytes(request: MemoryRequest) -> int | None:
     return index_buffer_bytes(query_rows=rows, coscheduled_tokens=request.index_tokens)
 
 
-def _index_violations(request: MemoryRequest, permille: int) -> list[MemoryViolation]:
-    """The buffer lives outside weights and KV: in what the memory fraction leaves free."""
+def _index_violations(request: MemoryRequest, memory_frac: float, activation: int | None) -> list[MemoryViolation]:
+    """The buffer lives outside weights and KV: in what the memory fraction and the reserve leave free."""
     size = _index_bytes(request)
     if size is None or request.hbm_bytes is None:
         return []
-    room = request.hbm_bytes - request.hbm_bytes * permille // 1000
+    reserve = (activation or 0) if request.reserve is None else request.reserve.total_bytes
+    room = max(0, request.hbm_bytes - share_bytes(request.hbm_bytes, memory_frac) - reserve)
     if size <= room:
         return []
     rows = request.index_rows or request.batched_tokens or DEFAULT_BATCHED_TOKENS

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from simcore.cards.layout import Engine
 
-ATOM_MARGIN_PERMILLE = 20
+ATOM_MARGIN_FRAC = 0.02
 """ATOM keeps 2 % of total memory back (public case A19, read in its source of August 2026)."""
-DEFAULT_MEMORY_PERMILLE = 900
+DEFAULT_MEMORY_FRAC = 0.9
 """The planner's limit: 90 % of HBM (paper, section on legality)."""
 INDEX_LOGIT_BYTES = 4
 """The sparse indexer writes one FP32 logit per query row and context token (public case A20)."""
+
+
+def share_bytes(total_bytes: int, memory_frac: float) -> int:
+    """Whole bytes of a fraction as it is written (0.9 means nine tenths, not its binary neighbour)."""
+    return int(Fraction(str(memory_frac)) * total_bytes)
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ def kv_pool_bytes(
     *,
     engine: Engine,
     total_bytes: int,
-    memory_permille: int,
+    memory_frac: float,
     weight_bytes: int,
     reserve: Reserve,
     free_bytes: int | None = None,
@@ -44,10 +50,10 @@ def kv_pool_bytes(
     lives in the rest. ATOM: as vLLM, less 2 % of the total, and never more than is physically free.
     """
     if engine is Engine.SGLANG:
-        return (total_bytes if free_bytes is None else free_bytes) * memory_permille // 1000 - weight_bytes
-    pool = total_bytes * memory_permille // 1000 - weight_bytes - reserve.total_bytes
+        return share_bytes(total_bytes if free_bytes is None else free_bytes, memory_frac) - weight_bytes
+    pool = share_bytes(total_bytes, memory_frac) - weight_bytes - reserve.total_bytes
     if engine is Engine.ATOM:
-        pool -= total_bytes * ATOM_MARGIN_PERMILLE // 1000
+        pool -= share_bytes(total_bytes, ATOM_MARGIN_FRAC)
         physically_free = (total_bytes if free_bytes is None else free_bytes) - weight_bytes - reserve.total_bytes
         pool = min(pool, physically_free)
     return pool
