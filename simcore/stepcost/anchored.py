@@ -243,7 +243,7 @@ def anchored(
     """
     signature = anchor.signature
     engine = Engine.parse(signature.engine, "signature.engine")
-    is_moe = model.is_moe if model else signature.moe_backend is not None or signature.expert_parallel > 1
+    is_moe = model.is_moe if model else _looks_moe(signature, layout)
     source = resolve(_layout(signature), engine, is_moe=is_moe)
     target = resolve(layout, engine, is_moe=is_moe)
     ranks_from, ranks_to = (r.attention_tp * r.attention_dp for r in (source, target))
@@ -313,6 +313,12 @@ def anchored(
         ),
         expert_shift=shift,
     )
+
+
+def _looks_moe(signature: Signature, layout: Layout) -> bool:
+    """Whether a model without a card routes experts, by what the anchor and the layout say of them."""
+    named = signature.moe_backend is not None or signature.expert_dtype is not None
+    return named or signature.expert_parallel > 1 or layout.expert_parallel > 1
 
 
 def _layout(signature: Signature) -> Layout:
