@@ -102,8 +102,13 @@ def _record(item: Any, where: str, number: int) -> Constant:
     suffix = max((s for s in UNIT_OF_SUFFIX if name.endswith(s)), key=len, default="")
     if UNIT_OF_SUFFIX.get(suffix) != item["unit"]:
         raise FormatError(where, number, f"{name}.unit", item["unit"], "match the unit that the name's suffix says")
-    points = tuple((float(x), float(y)) for x, y in item.get("points", ()))
-    value = float(item.get("value", 0.0))
+    try:
+        points = tuple((float(x), float(y)) for x, y in item.get("points", ()))
+        value = float(item.get("value", 0.0))
+    except (TypeError, ValueError) as error:
+        raise FormatError(where, number, name, item.get("value", item.get("points")), "be a number or pairs") from error
+    if "points" in item and not points:
+        raise FormatError(where, number, f"{name}.points", points, "hold at least one pair")
     if not all(isfinite(v) for v in (value, *(v for point in points for v in point))):
         raise FormatError(where, number, name, item.get("value", points), "be finite")
     if list(points) != sorted(points):

@@ -7,7 +7,7 @@ router's, which agrees with sampling to 0.2 % from 64 experts on (1.5 % at 8).
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 from scipy.interpolate import CubicSpline
@@ -17,6 +17,11 @@ from simcore.laws.domain import require, require_at_least
 from simcore.laws.moe import split_experts
 from simcore.laws.registry import PAPER, FloatArray, Quantity, law
 
+_GRID_OCTAVES = 14
+"""The grid ends at 2^13 = 8192 tokens."""
+_QUADRATURE_POINTS = 4097
+_DIGITS = 12
+"""Results are rounded to what the sums of positive terms carry."""
 _SPREAD = 9.0
 """Standard deviations beyond which a count of the busiest rank is ignored (below 1e-17)."""
 _TAIL_POINTS = 2**4
@@ -53,7 +58,7 @@ def uniform_rows_factor(*, experts_count: int, experts_per_token: int, expert_pa
     if mean > _NORMAL_LIMIT_TOKENS:
         return 1.0 + float(np.sqrt(variance * r / (r - 1)) * _normal_maximum(r) / mean)
     urn = np.inf if k == 1 else (draws * (e - 1) - (e - k)) / (k - 1) / r
-    return round(_urn_maximum(r, urn, draws, float(np.sqrt(variance))) / mean, 12)
+    return round(_urn_maximum(r, urn, draws, float(np.sqrt(variance))) / mean, _DIGITS)
 
 
 @law(paper=PAPER, equation="App. B.3, I_d of a uniform router")
@@ -82,7 +87,7 @@ def uniform_experts_factor(
         return 1.0
     touched = _touched_experts(experts_count, experts_per_token, step_tokens)
     mean = float(np.dot(touched, np.arange(experts_count + 1))) / expert_parallel
-    return round(float(np.dot(touched, _group_maximum(experts_count, expert_parallel))) / mean, 12)
+    return round(float(np.dot(touched, _group_maximum(experts_count, expert_parallel))) / mean, _DIGITS)
 
 
 def uniform_load(
@@ -100,11 +105,11 @@ def uniform_load(
     return (float(pair[0]), float(pair[1])) if np.ndim(step_tokens) == 0 else (pair[0], pair[1])
 
 
-@lru_cache(maxsize=256)
+@cache
 def _grid(
     experts_count: int, experts_per_token: int, expert_parallel: int
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    octaves = 2 ** np.arange(14)
+    octaves = 2 ** np.arange(_GRID_OCTAVES)
     tokens = sorted({*range(1, 8), *octaves.tolist(), *(3 * octaves[:8]).tolist()})
     pairs = [
         [
@@ -179,7 +184,7 @@ def _power(weight: FloatArray, power: int, limit: int) -> FloatArray:
     return square if power % 2 == 0 else np.convolve(square, weight)[: limit + 1]
 
 
-@lru_cache(maxsize=64)
+@cache
 def _group_maximum(experts_count: int, groups: int) -> FloatArray:
     """(E + 1,) E[max over groups] when m of E experts in equal groups are touched, for every m at once."""
     size = experts_count // groups
@@ -225,9 +230,9 @@ def _log_choose(n: FloatArray, k: int) -> FloatArray:
     return np.asarray(gammaln(n + 1) - gammaln(k + 1.0) - gammaln(n - k + 1), dtype=np.float64)
 
 
-@lru_cache(maxsize=64)
+@cache
 def _normal_maximum(count: int) -> float:
     """Expected maximum of `count` independent standard normals."""
-    x = np.linspace(0.0, _SPREAD, 2**12 + 1)
+    x = np.linspace(0.0, _SPREAD, _QUADRATURE_POINTS)
     above, below = 1.0 - ndtr(x) ** count, ndtr(-x) ** count
     return float(np.trapezoid(above - below, x))

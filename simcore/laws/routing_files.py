@@ -22,6 +22,7 @@ from simcore.units import GIB
 UNPACKED_LIMIT_BYTES: Final = 4 * GIB
 CHOICES_LIMIT: Final = GIB
 """Most expert ids that one recording may hold."""
+_REASON_CHARACTERS: Final = 200
 _DECODE_MODE: Final = 2
 _EXTEND_MODE: Final = 1
 """SGLang's forward modes; others (mixed, idle, verify) are left out."""
@@ -39,7 +40,7 @@ def read_recording(data: bytes, where: str) -> RoutingRecording:
             return _from_json(document, where)
     except (ValueError, UnicodeDecodeError, BadZipFile, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise FormatError(
-            where, None, "file", str(error)[:200], "be a routing recording in a documented form"
+            where, None, "file", str(error)[:_REASON_CHARACTERS], "be a routing recording in a documented form"
         ) from error
     except InputError as error:
         if isinstance(error, FormatError):
@@ -76,7 +77,9 @@ def read_table(text: str, where: str) -> tuple[ExpertLoad, ...]:
         rows = json.loads(text)["expertLoad"]
         table = tuple(sorted(ExpertLoad(**{**row, "phase": Phase(row["phase"])}) for row in rows))
     except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(where, None, "expertLoad", str(error)[:200], "be a table of expert load") from error
+        raise FormatError(
+            where, None, "expertLoad", str(error)[:_REASON_CHARACTERS], "be a table of expert load"
+        ) from error
     for row in table:
         if not (row.rows_factor >= 1 and row.experts_factor >= 1 and row.step_tokens >= 1 and row.expert_parallel >= 1):
             raise FormatError(where, None, "expertLoad", row, "hold factors and counts of at least 1")
