@@ -1,0 +1,138 @@
+"""What the emulator prints: stream events of each dialect, metrics, server information, GPU metrics."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from simcore.cards.layout import Engine
+
+if TYPE_CHECKING:
+    from inferasim_harvester.emulator.scheduler import Sequence
+    from inferasim_harvester.emulator.server import Emulator
+
+TEXT = "text/plain; version=0.0.4"
+JSON = "application/json"
+
+
+class EventStream:
+    """Server-sent events of one request. `usage`: every chunk of the OpenAI dialect carries the running count."""
+
+    def __init__(self, model: str, prompt_tokens: int, native: bool, *, usage: bool) -> None:
+        self.model, self.prompt_tokens, self.native, self.usage = model, prompt_tokens, native, usage
+
+    def tokens(self, sequence: Sequence, count: int) -> bytes:
+        """One chunk with `count` new tokens."""
+        return self._event(" w" * count, sequence.produced_tokens, count, sequence.cached_tokens)
+
+    def empty(self) -> bytes:
+        """A chunk before any token."""
+        return self._event("", 0, 0, 0)
+
+    def end(self, sequence: Sequence) -> bytes:
+        """The last usage and the end mark."""
+        if self.native:
+            return b"data: [DONE]\n\n"
+        closing = {"model": self.model, "choices": [], "usage": self._usage(sequence.produced_tokens)}
+        return _line(closing) + b"data: [DONE]\n\n"
+
+    def _usage(self, produced: int) -> dict[str, int]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": produced,
+            "total_tokens": self.prompt_tokens + produced,
+        }
+
+    def _event(self, text: str, produced: int, count: int, cached: int) -> bytes:
+        if self.native:
+            meta = {"prompt_tokens": self.prompt_tokens, "completion_tokens": produced, "cached_tokens": cached}
+            return _line({"text": text, "output_ids": [7] * count, "meta_info": meta})
+        chunk: dict[str, Any] = {"model": self.model, "choices": [{"index": 0, "text": text, "finish_reason": None}]}
+        if self.usage:
+            chunk["usage"] = self._usage(produced)
+        return _line(chunk)
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
+
+
+def page(emulator: Emulator, path: str) -> tuple[str, bytes] | None:
+    """(content type, body) of an information page, or None."""
+    if path == "/health":
+        return JSON, b"{}"
+    if path == "/v1/models":
+        return JSON, json.dumps({"object": "list", "data": [{"id": emulator.model, "object": "model"}]}).encode()
+    if path == "/version" and emulator.engine is Engine.VLLM:
+        return JSON, json.dumps({"version": emulator.version}).encode()
+    if path == "/metrics":
+        return TEXT, _metrics(emulator).encode()
+    if path == "/gpu_metrics":
+        return TEXT, _gpu_metrics(emulator).encode()
+    if path in ("/server_info", "/get_server_info") and emulator.engine is not Engine.VLLM:
+        return JSON, json.dumps(_settings(emulator)).encode()
+    return None
+
+
+def _settings(emulator: Emulator) -> dict[str, object]:
+    base: dict[str, object] = {"version": emulator.version, "max_total_num_tokens": emulator.kv_pool_tokens}
+    return {**base, **emulator.settings, **emulator.faults.reported}
+
+
+def _metrics(emulator: Emulator) -> str:
+    totals, scheduler = emulator.scheduler.totals, emulator.scheduler
+    if emulator.engine is Engine.SGLANG:
+        rows = {
+            "sglang:num_running_reqs": len(scheduler.running),
+            "sglang:num_queue_reqs": len(scheduler.waiting),
+            "sglang:prompt_tokens_total": totals.queried_tokens,
+            "sglang:cached_tokens_total": totals.hit_tokens,
+            "sglang:generation_tokens_total": totals.generation_tokens,
+            "sglang:e2e_request_latency_seconds_sum": totals.e2e_s,
+            "sglang:e2e_request_latency_seconds_count": totals.requests,
+        }
+        return _rows(rows, {"model_name": emulator.model})
+    if emulator.engine is Engine.ATOM:
+        rows = {
+            "atom:requests_running": len(scheduler.running),
+            "atom:requests_waiting": len(scheduler.waiting),
+            "atom:prefix_cache_full_tokens_total": totals.queried_tokens,
+            "atom:prefix_cache_cached_tokens_total": totals.hit_tokens,
+            "atom:generation_tokens_total": totals.generation_tokens,
+        }
+        return _rows(rows, {})
+    rows = {
+        "vllm:num_requests_running": len(scheduler.running),
+        "vllm:num_requests_waiting": len(scheduler.waiting),
+        "vllm:prefix_cache_queries_total": totals.queried_tokens,
+        "vllm:prefix_cache_hits_total": totals.hit_tokens,
+        "vllm:generation_tokens_total": totals.generation_tokens,
+        "vllm:num_preemptions_total": 0,
+        "vllm:request_prefill_time_seconds_sum": totals.prefill_s,
+        "vllm:request_prefill_time_seconds_count": totals.requests,
+        "vllm:request_queue_time_seconds_sum": totals.queue_s,
+        "vllm:request_queue_time_seconds_count": totals.requests,
+        "vllm:e2e_request_latency_seconds_sum": totals.e2e_s,
+        "vllm:e2e_request_latency_seconds_count": totals.requests,
+    }
+    labels = {"model_name": emulator.model, "engine": "0"}
+    config = {"block_size": 16, "num_gpu_blocks": emulator.kv_pool_tokens // 16, "cache_dtype": "auto"}
+    config = {**config, "enable_prefix_caching": "False", **emulator.settings, **emulator.faults.reported}
+    return _rows(rows, labels) + _rows({"vllm:cache_config_info": 1}, {k: str(v) for k, v in config.items()})
+
+
+def _gpu_metrics(emulator: Emulator) -> str:
+    after = emulator.faults.throttled_after_steps
+    steps = emulator.scheduler.totals.steps
+    throttled = max(0, steps - after) if after is not None else 0
+    names = ("PROCESSOR_HOT_RESIDENCY_ACCUMULATED", "PPT_RESIDENCY_ACCUMULATED")
+    return "".join(
+        _rows({f"amd_gpu_violation_{name.lower()}": float(throttled if index == 0 else 0)}, {"gpu_id": "0"})
+        for index, name in enumerate(names)
+    ) + _rows({"amd_gpu_gfx_activity": 0.0}, {"gpu_id": "0"})
+
+
+def _rows(rows: dict[str, float], labels: dict[str, str]) -> str:
+    text = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    shown = "{" + text + "}" if text else ""
+    return "".join(f"{name}{shown} {value}\n" for name, value in rows.items())

@@ -1,0 +1,154 @@
+"""The emulator's HTTP face: OpenAI completions (vLLM, ATOM), SGLang's /generate, and their information pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from inferasim_harvester.emulator import pages
+from inferasim_harvester.emulator.law import Faults, StepLaw
+from inferasim_harvester.emulator.scheduler import Scheduler, Sequence
+from simcore.cards.layout import Engine
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+@dataclass
+class Emulator:
+    """One engine on one port. `settings` is what the information pages say it runs with."""
+
+    engine: Engine = Engine.VLLM
+    version: str = "0.33.0"
+    model: str = "emulated/model"
+    law: StepLaw = field(default_factory=StepLaw)
+    faults: Faults = Faults()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    token_budget: int = 8192
+    max_sequences: int = 256
+    kv_pool_tokens: int = 2_000_000
+    speed: float = 1.0
+    tokens_per_step: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(
+            law=self.law,
+            faults=self.faults,
+            token_budget=self.token_budget,
+            max_sequences=self.max_sequences,
+            kv_pool_tokens=self.kv_pool_tokens,
+            mixed=self.engine is Engine.VLLM,
+            speed=self.speed,
+            tokens_per_step=self.tokens_per_step,
+            seed=self.seed,
+        )
+        self.port = 0
+        self.accepted = 0
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Listens and steps; returns the port."""
+        self._tasks.add(asyncio.create_task(self.scheduler.run()))
+        self._server = await asyncio.start_server(self._serve, host, port, backlog=4096)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self.port
+
+    async def stop(self) -> None:
+        """Closes the port and ends every task."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                method, path, _ = head[0].split(" ", 2)
+                length = next((int(h.split(":")[1]) for h in head if h.lower().startswith("content-length:")), 0)
+                if length > MAX_BODY_BYTES:
+                    await self._plain(writer, 413, "application/json", b'{"error": "too large"}')
+                    return
+                body = await reader.readexactly(length)
+                await self._route(method, path.split("?")[0], body, writer)
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _route(self, method: str, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if method == "POST" and path in ("/v1/completions", "/generate"):
+            try:
+                request = json.loads(body)
+                if not isinstance(request, dict):
+                    raise ValueError("not an object")
+            except ValueError as error:
+                await self._plain(writer, 400, "application/json", json.dumps({"error": str(error)}).encode())
+                return
+            await self._generate(request, path == "/generate", writer)
+            return
+        page = pages.page(self, path)
+        if page is None:
+            await self._plain(writer, 404, "application/json", b'{"detail": "Not Found"}')
+        else:
+            await self._plain(writer, 200, *page)
+
+    @staticmethod
+    async def _plain(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes) -> None:
+        head = (
+            f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        await writer.drain()
+
+    async def _generate(self, request: dict[str, Any], native: bool, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        arrived_s = loop.time()
+        order = self.accepted
+        self.accepted += 1
+        sampling = request.get("sampling_params", {}) if native else request
+        max_tokens = int(sampling.get("max_new_tokens" if native else "max_tokens", 16))
+        prompt = request.get("input_ids") if native else request.get("prompt")
+        if prompt is None:
+            prompt = request.get("text", "")
+        # Without a tokenizer a word is 1.3 tokens: close to English, and not what a client would assume.
+        sent_tokens = len(prompt) if isinstance(prompt, list) else round(1.3 * len(str(prompt).split()))
+        prompt_tokens = max(1, round(sent_tokens * self.faults.prompt_factor))
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        )
+        stream = pages.EventStream(self.model, prompt_tokens, native, usage=self.engine is not Engine.ATOM)
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def deliver(sequence: Sequence, count: int) -> None:
+            if writer.is_closing():
+                if not ended.done():
+                    ended.set_result(None)
+                return
+            writer.write(_chunk(stream.tokens(sequence, count)))
+            if sequence.finished and not ended.done():
+                writer.write(_chunk(stream.end(sequence)) + b"0\r\n\r\n")
+                ended.set_result(None)
+
+        if self.faults.empty_first_chunk:
+            writer.write(_chunk(stream.empty()))
+        delay_s = self.law.host_s(prompt_tokens)
+        if order < self.faults.cold_requests:
+            delay_s += self.faults.cold_s
+        await asyncio.sleep(delay_s / self.speed)
+        self.scheduler.submit(Sequence(prompt_tokens, max_tokens, deliver, arrived_s))
+        await ended
+        await writer.drain()
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)

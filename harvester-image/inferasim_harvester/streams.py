@@ -1,0 +1,194 @@
+"""From an engine's answer to token events: when each chunk came and how many tokens had been produced by then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferasim_harvester.errors import RequestFailed
+from inferasim_harvester.wire import Answer
+from simcore.cards.layout import Engine
+
+Floats = NDArray[np.float64]
+TEMPERATURE: Final = 1.0
+"""Sampled, not greedy: greedy answers to random prompts fall into loops that send every token to the same experts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One request: its token events and what the engine says it served."""
+
+    sent_s: float
+    times_s: Floats
+    """(events,) arrival of each chunk that carried a token."""
+    tokens: Floats
+    """(events,) tokens produced up to and with that chunk."""
+    prompt_tokens: int
+    completion_tokens: int
+    empty_chunks: int
+    """Chunks without a token before the first one (public case E07)."""
+
+    @property
+    def first_s(self) -> float:
+        """Arrival of the first token."""
+        return float(self.times_s[0])
+
+    @property
+    def ttft_s(self) -> float:
+        """First token minus the moment the request was written."""
+        return self.first_s - self.sent_s
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one engine is asked for tokens, and how its chunks are read."""
+
+    engine: Engine
+    path: str
+    token_ids: bool
+    """Whether prompts are token ids; else text, whose served length is read from the usage."""
+    body: Callable[[str, Any, int, bool], dict[str, Any]]
+    """(served model name, prompt, output tokens, detokenize) to the request."""
+    count: Callable[[Mapping[str, Any]], int | None]
+    """Tokens produced so far by a chunk's own word; None when it does not say."""
+    text: Callable[[Mapping[str, Any]], str]
+    usage: Callable[[Mapping[str, Any]], tuple[int, int] | None]
+    """(prompt tokens, completion tokens) served."""
+
+    def request(self, model: str, prompt: list[int] | str, max_tokens: int, *, detokenize: bool = True) -> bytes:
+        """The body of one request that must produce exactly `max_tokens`."""
+        return json.dumps(self.body(model, prompt, max_tokens, detokenize), separators=(",", ":")).encode()
+
+    def read(self, answer: Answer) -> Stream:
+        """The token events of a streamed answer. Raises RequestFailed."""
+        if answer.status != 200:
+            text = answer.body[:300].decode("utf-8", "replace")
+            raise RequestFailed(f"{self.path} answered {answer.status}: {text}")
+        times: list[float] = []
+        tokens: list[float] = []
+        served: tuple[int, int] | None = None
+        empty = 0
+        for at_s, event in _events(answer):
+            if "error" in event:
+                raise RequestFailed(f"{self.path} streamed an error: {str(event['error'])[:300]}")
+            served = self.usage(event) or served
+            before = int(tokens[-1]) if tokens else 0
+            said = self.count(event)
+            now = said if said is not None else before + bool(self.text(event))
+            if now > before:
+                times.append(at_s)
+                tokens.append(now)
+            elif not tokens:
+                empty += 1
+        if not times or served is None:
+            raise RequestFailed(f"{self.path} gave {len(times)} tokens and {'a' if served else 'no'} usage")
+        return Stream(answer.sent_s, np.array(times), np.array(tokens), served[0], served[1], empty)
+
+
+def dialect_of(engine: Engine) -> Dialect:
+    """The dialect of `engine`."""
+    return _DIALECTS[engine]
+
+
+def _events(answer: Answer) -> list[tuple[float, dict[str, Any]]]:
+    """(arrival, event) of every server-sent event; an event has arrived when its last byte has."""
+    found: list[tuple[float, dict[str, Any]]] = []
+    pending = b""
+    for piece in answer.pieces:
+        pending += piece.data.replace(b"\r", b"")
+        *whole, pending = pending.split(b"\n\n")
+        for block in whole:
+            data = block.partition(b"data:")[2].strip()
+            if not data or data == b"[DONE]":
+                continue
+            try:
+                event = json.loads(data)
+            except ValueError as error:
+                raise RequestFailed(f"the stream holds no JSON: {data[:80]!r}") from error
+            if not isinstance(event, dict):
+                raise RequestFailed(f"the stream holds no object: {data[:80]!r}")
+            found.append((piece.at_s, event))
+    return found
+
+
+def _completion_body(model: str, prompt: Any, max_tokens: int, detokenize: bool) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "temperature": TEMPERATURE,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    if not detokenize:
+        body["detokenize"] = False
+    return body
+
+
+def _text_body(model: str, prompt: Any, max_tokens: int, _detokenize: bool) -> dict[str, Any]:
+    # ATOM's completion request takes text only and ignores stream_options (atom/entrypoints/openai/protocol.py).
+    return {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "temperature": TEMPERATURE,
+        "stream": True,
+    }
+
+
+def _native_body(_model: str, prompt: Any, max_tokens: int, _detokenize: bool) -> dict[str, Any]:
+    sampling = {"max_new_tokens": max_tokens, "ignore_eos": True, "temperature": TEMPERATURE}
+    return {"input_ids": prompt, "sampling_params": sampling, "stream": True}
+
+
+def _usage_pair(record: Any) -> tuple[int, int] | None:
+    if not isinstance(record, dict):
+        return None
+    pair = (record.get("prompt_tokens"), record.get("completion_tokens"))
+    return (int(pair[0]), int(pair[1])) if all(isinstance(value, int) for value in pair) else None  # type: ignore[arg-type]
+
+
+def _openai_usage(event: Mapping[str, Any]) -> tuple[int, int] | None:
+    return _usage_pair(event.get("usage"))
+
+
+def _openai_count(event: Mapping[str, Any]) -> int | None:
+    pair = _openai_usage(event)
+    return pair[1] if pair else None
+
+
+def _openai_text(event: Mapping[str, Any]) -> str:
+    choices = event.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else {}
+    delta = first.get("delta") or {}
+    return str(first.get("text") or delta.get("content") or delta.get("reasoning_content") or "")
+
+
+def _native_usage(event: Mapping[str, Any]) -> tuple[int, int] | None:
+    return _usage_pair(event.get("meta_info"))
+
+
+def _native_count(event: Mapping[str, Any]) -> int | None:
+    pair = _native_usage(event)
+    return pair[1] if pair else None
+
+
+def _native_text(event: Mapping[str, Any]) -> str:
+    return str(event.get("text") or "")
+
+
+_DIALECTS: Final[Mapping[Engine, Dialect]] = {
+    Engine.VLLM: Dialect(
+        Engine.VLLM, "/v1/completions", True, _completion_body, _openai_count, _openai_text, _openai_usage
+    ),
+    Engine.SGLANG: Dialect(Engine.SGLANG, "/generate", True, _native_body, _native_count, _native_text, _native_usage),
+    # Chunks carry no usage; the last one does, so a chunk counts as one token until then.
+    Engine.ATOM: Dialect(Engine.ATOM, "/v1/completions", False, _text_body, _openai_count, _openai_text, _openai_usage),
+}
