@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from simcore.anchors.schema import Anchor, Signature
 from simcore.cards.accelerator import AcceleratorCard
+from simcore.cards.formats import canonical_format
 from simcore.cards.layout import Engine, Layout, ResolvedLayout, resolve
 from simcore.cards.model import ModelCard
 from simcore.data.constants import constant
@@ -249,6 +250,11 @@ def anchored(
     ranks_from, ranks_to = (r.attention_tp * r.attention_dp for r in (source, target))
     flags: list[str] = []
     reasons: list[str] = []
+    if model is not None and not _stores(model, signature.weights_dtype):
+        flags.append("card-weights-differ")
+        reasons.append(
+            f"the anchor ran {signature.weights_dtype} weights, the model card stores {model.dtypes.weights}"
+        )
     work = _works(model, source, target, signature.kv_dtype)
     bandwidth = None
     if accelerator is not None:
@@ -327,6 +333,12 @@ def _layout(signature: Signature) -> Layout:
         expert_parallel=signature.expert_parallel,
         attention_data_parallel=signature.attention_data_parallel,
     )
+
+
+def _stores(model: ModelCard, weights_dtype: str) -> bool:
+    """Whether the card holds weights in the anchor's format, in its linear layers or its experts."""
+    held = (model.dtypes.weights, model.dtypes.experts) if model.is_moe else (model.dtypes.weights,)
+    return canonical_format(weights_dtype, "signature.weightsDtype") in map(canonical_format, held)
 
 
 def _works(

@@ -260,3 +260,13 @@ def test_flags_say_how_far_the_anchor_is() -> None:
     assert "narrower-than-anchor" in anchored(anchor, layout=Layout()).flags
     with pytest.raises(InputError, match="model card"):
         anchored(anchor, layout=Layout(), law=WidthLaw.SPLIT_FLOOR)
+
+
+def test_a_card_in_another_weight_format_is_flagged() -> None:
+    anchor = made({1: 10.0, 16: 14.0}, weightsDtype="fp8")
+    wrong = anchored(anchor, layout=Layout(tensor_parallel=2), model=load_model_card("Qwen3-32B"), accelerator=MI355X)
+    right = anchored(
+        anchor, layout=Layout(tensor_parallel=2), model=load_model_card("Qwen3-32B-FP8"), accelerator=MI355X
+    )
+    assert "card-weights-differ" in wrong.flags
+    assert "card-weights-differ" not in right.flags
