@@ -37,13 +37,16 @@ async def watch(options: settings.Settings, client: Client, wirings: Sequence[Wi
 
     for (_, register), wiring in zip(kinds.KINDS, wirings, strict=True):
         register(registry, wiring)
-    await kopf.operator(
+    before = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
         registry=registry,
         settings=_kopf_settings(),
         clusterwide=not options.namespaces,
         namespaces=list(options.namespaces),
         stop_flag=stop,
     )
+    _stop_on_signals(stop)  # again, in the place of kopf's: the workers are to end first
+    await kopf.run_tasks(tasks, ignored=before)
 
 
 def _kopf_settings() -> kopf.OperatorSettings:
@@ -56,12 +59,16 @@ def _kopf_settings() -> kopf.OperatorSettings:
     return configured
 
 
-async def _run(options: settings.Settings) -> None:
-    stop = asyncio.Event()
+def _stop_on_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
+
+
+async def _run(options: settings.Settings) -> None:
+    stop = asyncio.Event()
+    _stop_on_signals(stop)
     await process.Process(options, watch).run(stop)
 
 

@@ -58,15 +58,16 @@ class Process:
             settings.identity,
             settings.lease_duration_s,
         )
-        halt = threading.Event()
-        halting = asyncio.create_task(_forward(stop, halt))
+        waiting, holding = threading.Event(), threading.Event()
+        forwarding = asyncio.create_task(_forward(stop, waiting))
         try:
-            if await asyncio.to_thread(leash.acquire, halt):
-                await self._lead(client, leash, stop, halt)
+            if await asyncio.to_thread(leash.acquire, waiting):
+                await self._lead(client, leash, stop, holding)
         finally:
             self.leads = False
-            halt.set()
-            halting.cancel()
+            waiting.set()
+            forwarding.cancel()
+            # Given back only now that nothing of ours runs any more.
             await asyncio.to_thread(leash.release)
             await server.stop()
 
@@ -95,20 +96,22 @@ class Process:
 
         computations.on_change = wake_owner
         holding = asyncio.create_task(asyncio.to_thread(leash.hold, halt), name="lease")
+        stopping = asyncio.create_task(stop.wait(), name="stop")
         watching = asyncio.create_task(self._watched(client, wirings, stop), name="watches")
         try:
-            await asyncio.wait({holding, watching}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({holding, stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
                 watching.result()
             elif not stop.is_set():
                 raise LeaseLostError("the lease is lost; another instance may lead")
         finally:
+            # The workers end before the watches do: kopf waits 5 s for tasks it does not know, then cancels them.
             stop.set()
-            halt.set()
-            for worker in workers.values():
-                await worker.close()
+            await asyncio.gather(*(worker.close() for worker in workers.values()))
             await asyncio.to_thread(computations.close)
-            await asyncio.gather(watching, holding, return_exceptions=True)
+            await asyncio.gather(watching, stopping, return_exceptions=True)
+            halt.set()
+            await asyncio.gather(holding, return_exceptions=True)
 
     async def _watched(self, client: clients.Client, wirings: Sequence[Wiring], stop: asyncio.Event) -> None:
         self.leads = True
@@ -131,6 +134,6 @@ def require_crds(client: clients.Client) -> None:
         )
 
 
-async def _forward(stop: asyncio.Event, halt: threading.Event) -> None:
+async def _forward(stop: asyncio.Event, waiting: threading.Event) -> None:
     await stop.wait()
-    halt.set()
+    waiting.set()
