@@ -46,10 +46,9 @@ def test_law_gives_its_golden_value(row: dict[str, str]) -> None:
     assert found == pytest.approx(expected, rel=tolerance, abs=0.0)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["law"])
+# The twins of the uniform router enumerate every step: possible for small routers only (test_laws_generic).
+@pytest.mark.parametrize("row", [row for row in ROWS if "uniform" not in row["law"]], ids=lambda row: row["law"])
 def test_the_literal_twin_gives_it_too(row: dict[str, str]) -> None:
-    if "uniform router" in row["law"]:
-        pytest.skip("the twin enumerates every step: too many for a real router")
     found = LITERAL[row["law"]](**_arguments(row))
     found = list(found) if isinstance(found, tuple) else found
     assert found == pytest.approx(json.loads(row["expected"]), rel=float(row["tolerance"]), abs=0.0)
