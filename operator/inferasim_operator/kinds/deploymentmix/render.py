@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from inferasim_operator.api.v1alpha1.common import PodOptions
-from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMixSpec, MixImages, Setting
+from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix, DeploymentMixSpec, MixImages, Setting
 from inferasim_operator.emit import yaml
 from inferasim_operator.emit.manifests import emit
 from inferasim_operator.emit.objects import Manifest
@@ -31,6 +31,7 @@ class Emission:
     """What a mix comes to."""
 
     chosen: tuple[Chosen, ...]
+    target: Target
     manifests: tuple[Manifest, ...]
     digest: str
     """Of the manifests: equal manifests have one digest, whoever asked for them."""
@@ -43,8 +44,9 @@ class Emission:
 def emission(name: str, namespace: str, spec: DeploymentMixSpec, answer: PlanAnswer | None) -> Emission:
     """Everything that the mix `name` of `namespace` emits. Raises InputError."""
     found = chosen(spec, answer)
-    manifests = tuple(emit([choice.deployment for choice in found], target(name, namespace, spec)))
-    return Emission(found, manifests, names.digest(manifests))
+    place = target(name, namespace, spec)
+    manifests = tuple(emit([choice.deployment for choice in found], place))
+    return Emission(found, place, manifests, names.digest(manifests))
 
 
 def target(name: str, namespace: str, spec: DeploymentMixSpec) -> Target:
@@ -123,13 +125,40 @@ def replica_managers(live: Mapping[str, Any], *, but: str = "") -> tuple[str, ..
     return tuple(sorted(set(found)))
 
 
+def replicas_elsewhere(manifest: Manifest, live: Mapping[str, Any], manager: str) -> str:
+    """Who keeps the replicas of a live object at another number than the mix says; empty when nobody does."""
+    wanted, found = manifest.get("spec", {}).get("replicas"), (live.get("spec") or {}).get("replicas")
+    others = replica_managers(live, but=manager)
+    if wanted is None or wanted == found or not others:
+        return ""
+    name = manifest["metadata"]["name"]
+    return f"replicas of {manifest['kind']} {name} are {found} by {', '.join(others)}, the mix says {wanted}"
+
+
+def delivery_digest(spec: DeploymentMixSpec, result: Emission) -> str:
+    """Of the manifests and the place that they go to: a new place is a new delivery."""
+    return names.digest([result.digest, spec.delivery.to_dict() if spec.delivery is not None else None])
+
+
+def commit_message(mix: DeploymentMix, result: Emission) -> str:
+    """What changed and why, for the people who read the repository."""
+    lines = [f"Deploy {mix.metadata.namespace}/{mix.metadata.name}", ""]
+    for choice in result.chosen:
+        configuration = choice.deployment.configuration
+        line = f"{choice.deployment.name}: {configuration.engine.value} {configuration.engine_version}"
+        if choice.predicted is not None:
+            line += (
+                f", predicted TTFT {choice.predicted.ttft_milliseconds} ms, "
+                f"TPOT {choice.predicted.tpot_microseconds} us, "
+                f"{choice.predicted.tokens_per_second_per_gpu} tok/s per GPU"
+            )
+        lines.append(line)
+    plan = f"Plan: {mix.spec.plan_ref.name}" if mix.spec.plan_ref is not None else "Plan: stated in the mix"
+    return "\n".join([*lines, "", plan, f"Manifests: {result.digest}"]) + "\n"
+
+
 def is_delivered(manifest: Manifest, live: Mapping[str, Any] | None) -> bool:
     """Whether the live object is the one that this manifest made."""
     if live is None:
         return False
     return bool((live["metadata"].get("annotations") or {}).get(CONTENT) == names.digest(manifest))
-
-
-def kinds_of(manifests: Sequence[Manifest]) -> tuple[tuple[str, str], ...]:
-    """The kinds among manifests, as (apiVersion, kind)."""
-    return tuple(sorted({(manifest["apiVersion"], manifest["kind"]) for manifest in manifests}))

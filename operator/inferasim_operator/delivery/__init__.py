@@ -1,0 +1,1 @@
+"""Delivery of manifests outside the cluster: Git."""

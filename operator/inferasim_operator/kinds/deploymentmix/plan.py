@@ -1,0 +1,157 @@
+"""The decision for a DeploymentMix: pure and total. What runs is not deleted because a plan has no answer just now."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any, Final
+
+from inferasim_operator import convert
+from inferasim_operator.api.v1alpha1.common import ResultReference
+from inferasim_operator.api.v1alpha1.deploymentmix import (
+    DELIVERED,
+    EMITTED,
+    DeliveredRevision,
+    DeliveryType,
+    DeploymentMix,
+    DeploymentMixStatus,
+)
+from inferasim_operator.engine.actions import Action, ApplyObject, CreateObject, DeleteObject, Plan, Reference
+from inferasim_operator.engine.conditions import Conditions
+from inferasim_operator.engine.labels import MANAGER
+from inferasim_operator.kinds.deploymentmix import checks, render, summary
+from inferasim_operator.kinds.deploymentmix.checks import Reason
+from inferasim_operator.kinds.deploymentmix.observe import Observed, is_delivered_already
+from inferasim_operator.kinds.deploymentmix.render import Emission
+
+SETTLE_S: Final = 2.0
+"""How soon a delivery under way is looked at again."""
+
+
+def plan(observed: Observed, now: datetime.datetime) -> Plan:
+    """What to do for a mix, and what to say of it."""
+    generation = int(observed.raw["metadata"].get("generation", 0))
+    conditions = Conditions(convert.parse_conditions(observed.raw), generation=generation, now=now)
+    finding = checks.first_finding(observed)
+    mix, emission = observed.mix, observed.emission
+    if finding is not None or mix is None or emission is None:
+        return _not_emitted(observed, conditions, generation, finding)
+    if mix.spec.suspend:
+        conditions.idle(Reason.SUSPENDED, "suspended: nothing new is emitted or delivered")
+        return Plan(_kept(observed, conditions, generation))
+    actions: list[Action] = [CreateObject(render.manifests_config_map(observed.raw, emission))]
+    objects = f"{len(emission.manifests)} objects for {', '.join(c.deployment.name for c in emission.chosen)}"
+    conditions.set(EMITTED, True, Reason.EMITTED, objects)
+    kind = mix.spec.delivery.type if mix.spec.delivery is not None else DeliveryType.CONFIG_MAP
+    wake_after_s: float | None = None
+    is_done = True
+    commit = ""
+    if kind is DeliveryType.APPLY:
+        actions += _apply_actions(observed, emission)
+        is_done = _say_applied(observed, emission, conditions)
+        wake_after_s = None if is_done else SETTLE_S
+    elif kind is DeliveryType.GIT:
+        is_done, commit = _say_pushed(observed, mix, conditions)
+        wake_after_s = None if is_done else SETTLE_S
+    else:
+        name = render.manifests_name(mix.metadata.name, emission.digest)
+        conditions.set(DELIVERED, True, Reason.DELIVERED, f"in ConfigMap {name}")
+    told = summary.line(emission)
+    if is_done:
+        conditions.ready(Reason.DELIVERED, told)
+    else:
+        conditions.working(Reason.DELIVERING, f"being delivered: {objects}")
+    delivered = DeliveredRevision(type=kind, digest=observed.delivery_digest, commit=commit or None)
+    status = DeploymentMixStatus(
+        conditions=conditions.done(),
+        observed_generation=generation,
+        summary=told,
+        deployments=summary.deployments(emission),
+        manifests=ResultReference(
+            config_map=render.manifests_name(mix.metadata.name, emission.digest), digest=emission.digest
+        ),
+        inventory=summary.inventory(emission),
+        delivered=delivered if is_done else _before(mix),
+    )
+    return Plan(status, actions=tuple(actions), wake_after_s=wake_after_s)
+
+
+def _not_emitted(observed: Observed, conditions: Conditions, generation: int, finding: checks.Finding | None) -> Plan:
+    assert finding is not None  # noqa: S101 - the chain covers every way in which there is no mix or no emission
+    conditions.set(EMITTED, False, finding.reason, finding.message)
+    if finding.is_final:
+        conditions.stalled(finding.reason, finding.message)
+    else:
+        conditions.working(finding.reason, finding.message)
+    return Plan(_kept(observed, conditions, generation))
+
+
+def _kept(observed: Observed, conditions: Conditions, generation: int) -> DeploymentMixStatus:
+    """The status with what was delivered before: it is still there."""
+    before = observed.mix.status if observed.mix is not None else None
+    return DeploymentMixStatus(
+        conditions=conditions.done(),
+        observed_generation=generation,
+        manifests=before.manifests if before is not None else None,
+        inventory=before.inventory if before is not None else None,
+        delivered=before.delivered if before is not None else None,
+    )
+
+
+def _before(mix: DeploymentMix) -> DeliveredRevision | None:
+    return mix.status.delivered if mix.status is not None else None
+
+
+def _by_reference(observed: Observed) -> dict[Reference, Mapping[str, Any]]:
+    return {Reference.of(live): live for live in observed.live}
+
+
+def _apply_actions(observed: Observed, emission: Emission) -> list[Action]:
+    """Apply what is wanted, in order; then delete what was applied for this mix and is wanted no more."""
+    live = _by_reference(observed)
+    wanted = {Reference.of(manifest): manifest for manifest in emission.manifests}
+    actions: list[Action] = [
+        ApplyObject(render.applied(observed.raw, manifest, live.get(reference), MANAGER))
+        for reference, manifest in wanted.items()
+    ]
+    actions += [
+        DeleteObject(reference, str(found["metadata"]["uid"]))
+        for reference, found in sorted(live.items())
+        if reference not in wanted and not found["metadata"].get("deletionTimestamp")
+    ]
+    return actions
+
+
+def _say_applied(observed: Observed, emission: Emission, conditions: Conditions) -> bool:
+    live = _by_reference(observed)
+    missing = [m for m in emission.manifests if not render.is_delivered(m, live.get(Reference.of(m)))]
+    if missing:
+        conditions.set(DELIVERED, False, Reason.DELIVERING, f"{len(missing)} objects are not applied yet")
+        return False
+    elsewhere = [
+        told
+        for manifest in emission.manifests
+        if (told := render.replicas_elsewhere(manifest, live[Reference.of(manifest)], MANAGER))
+    ]
+    if elsewhere:
+        conditions.set(DELIVERED, True, Reason.REPLICAS_ELSEWHERE, "; ".join(elsewhere))
+    else:
+        conditions.set(DELIVERED, True, Reason.DELIVERED, f"{len(emission.manifests)} objects applied")
+    return True
+
+
+def _say_pushed(observed: Observed, mix: DeploymentMix, conditions: Conditions) -> tuple[bool, str]:
+    before = _before(mix)
+    if before is not None and is_delivered_already(mix, observed.delivery_digest):
+        conditions.set(DELIVERED, True, Reason.DELIVERED, f"commit {before.commit}")
+        return True, before.commit or ""
+    git = observed.git
+    if git is not None and git.outcome is not None:
+        conditions.set(DELIVERED, True, Reason.DELIVERED, f"commit {git.outcome.commit}")
+        return True, git.outcome.commit
+    problem = observed.git_problem or (git.problem if git is not None else "")
+    if problem:
+        conditions.set(DELIVERED, False, Reason.GIT_FAILED, f"{problem}; will be tried again")
+    else:
+        conditions.set(DELIVERED, False, Reason.DELIVERING, "being pushed")
+    return False, ""
