@@ -51,7 +51,7 @@ class SchedulerConfig:
     """SGLang: share of the running requests' remaining output that admission keeps free, times 1000. The engine lets it
     decay to init_new_token_ratio x min_new_token_ratio_factor = 0.7 x 0.14 in steady state; held there (assumed)."""
     reservation_clip_tokens: int = 4096
-    """SGLang: most output tokens kept free for one request while it prefills (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)."""
+    """SGLang: most output tokens kept free for one prefilling request (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from simcore.cards.layout import Engine
-from simcore.des.config import Admission, Deployment, Pool, Routing
+from simcore.des.config import Admission, Deployment, Handoff, Pool, Routing
 from simcore.des.kernel import fields as f
-from simcore.des.kernel import route
+from simcore.des.kernel import loop, route
 from simcore.des.kernel.clock import GAP_BINS
-from simcore.des.kernel.fields import Ints, Sim
+from simcore.des.kernel.fields import Ints
 from simcore.errors import InputError
 from simcore.units import PS_PER_S
 
@@ -25,8 +25,6 @@ ROUTINGS: Final = {
 FIRST_NODES: Final = 1 << 14
 SPAN_ROWS: Final = 1 << 16
 MAX_TOKENS: Final = 1 << 30
-COLUMNS: Final = 8
-"""prompt, output, timestamp_ps, delay_ps, leaf, blocks, draw, session: the columns `kernel.loop.load` reads."""
 
 
 def _positive(field: str, value: int, most: int = MAX_TOKENS) -> None:
@@ -83,7 +81,9 @@ def running_places(pool: Pool, most_running: int | None) -> int:
     return cap if most_running is None else max(1, min(cap, most_running))
 
 
-def _pool_row(pool: Pool, row: Ints, node_blocks: int) -> None:
+def _pool_row(pool: Pool, node_blocks: int, caching: bool) -> Ints:
+    """One pool's rules and prices; the addresses are filled in by the caller."""
+    row = np.zeros(f.P_FIELDS, np.int64)
     rules, table = pool.scheduler, pool.table
     sglang, atom = rules.engine is Engine.SGLANG, rules.engine is Engine.ATOM
     row[f.P_RANKS] = pool.attention_dp
@@ -96,8 +96,8 @@ def _pool_row(pool: Pool, row: Ints, node_blocks: int) -> None:
     row[f.P_BUDGET] = min(rules.max_batched_tokens, rules.chunk_tokens) if sglang else rules.max_batched_tokens
     row[f.P_CHUNK] = rules.max_batched_tokens if atom else min(rules.chunk_tokens, rules.max_batched_tokens)
     row[f.P_BLOCK] = rules.block_tokens
-    row[f.P_CACHING] = int(rules.prefix_caching)
-    row[f.P_LONGEST] = int(rules.prefix_caching and rules.admission is Admission.LONGEST_PREFIX)
+    row[f.P_CACHING] = int(caching)
+    row[f.P_LONGEST] = int(caching and rules.admission is Admission.LONGEST_PREFIX)
     row[f.P_RESERVE] = int(sglang)
     row[f.P_FEWEST] = int(sglang)
     row[f.P_RESERVE_PERMILLE] = rules.decode_reservation_permille
@@ -115,131 +115,237 @@ def _pool_row(pool: Pool, row: Ints, node_blocks: int) -> None:
     row[f.P_HOST_TOKEN] = table.host_ps_per_token
     row[f.P_HOP] = table.hop_ps
     row[f.P_BURST] = table.tokens_per_step_permille
+    return row
 
 
-def build(
-    deployment: Deployment,
-    *,
-    is_open: bool,
-    clients: int,
-    slots: int,
-    edges: int = 0,
-    sessions: int = 0,
-    arena: int = 0,
-    block_tokens: int = 0,
-    spans: bool = False,
-) -> Sim:
-    """Empty state for a deployment. Raises InputError.
+class State:
+    """The kernel's memory for one deployment, and how it grows.
 
-    `block_tokens`: size of the workload's prefix blocks, 0 when it has none. `slots`, `edges`, `sessions`, `arena`:
-    rows to start with.
+    `m` is replaced when it grows, so never keep a view of it over a call that adds rows. Raises InputError for a bad
+    deployment. `block_tokens`: size of the workload's prefix blocks, 0 when it has none.
     """
-    pools = [deployment.pool] if deployment.decode_pool is None else [deployment.pool, deployment.decode_pool]
-    if (deployment.decode_pool is None) != (deployment.handoff is None):
-        raise InputError("handoff", deployment.handoff, "be given exactly when there is a decode pool")
-    most_running = None if is_open else clients
-    for name, pool in zip(("pool", "decode_pool"), pools, strict=False):
-        check_pool(name, pool, most_running)
-    caching = block_tokens > 0 and deployment.pool.scheduler.prefix_caching
-    width = max(running_places(pool, most_running) for pool in pools)
-    block = max(pool.scheduler.block_tokens for pool in pools)
-    rules = np.zeros((len(pools), f.P_FIELDS), np.int64)
-    table = np.zeros((len(pools), f.T_ROWS, width + 1), np.int64)
-    units = [pool.replicas_count * pool.attention_dp for pool in pools]
-    executors = [pool.replicas_count * pool.table.pipeline_stages for pool in pools]
-    stages = max(pool.table.pipeline_stages for pool in pools)
-    unit = np.zeros((sum(units), f.U_FIELDS), np.int64)
-    executor = np.zeros((sum(executors), f.X_FIELDS), np.int64)
-    replica = np.zeros((sum(pool.replicas_count for pool in pools), f.R_STAGE0 + stages), np.int64)
-    lanes = sum(count * pool.table.pipeline_stages for count, pool in zip(units, pools, strict=True))
-    for column in (f.U_HEAD, f.U_TAIL, f.U_LRU_HEAD, f.U_LRU_TAIL, f.U_HOST_HEAD, f.U_HOST_TAIL):
-        unit[:, column] = f.NONE
-    executor[:, f.X_END] = f.NEVER
-    at_unit = at_executor = at_replica = at_lane = 0
-    node_total = 0
-    for number, pool in enumerate(pools):
-        node_blocks = max(1, -(-block_tokens // pool.scheduler.block_tokens))
-        _pool_row(pool, rules[number], node_blocks)
-        rules[number, f.P_CACHING] &= int(caching and number == 0)
-        rules[number, f.P_LONGEST] &= rules[number, f.P_CACHING]
-        rules[number, f.P_UNIT0] = at_unit
-        rules[number, f.P_REPLICA0] = at_replica
-        columns = min(width, pool.table.max_batch) + 1
-        table[number, f.T_BASE, :columns] = pool.table.decode_base_ps[:columns]
-        table[number, f.T_CONTEXT, :columns] = pool.table.decode_context_ps_per_token[:columns]
-        if rules[number, f.P_WINDOW]:
-            table[number, f.T_WINDOW, :columns] = pool.table.decode_window_ps_per_token[:columns]
-        if pool.table.pipeline_host_ps is not None:
-            columns = min(columns, len(pool.table.pipeline_host_ps))
-            table[number, f.T_HOST, :columns] = pool.table.pipeline_host_ps[:columns]
-            table[number, f.T_HOST, columns:] = pool.table.pipeline_host_ps[columns - 1]
-        blocks = pool.scheduler.kv_pool_tokens // pool.scheduler.block_tokens
-        host = 0 if pool.host_tier is None else max(1, pool.host_tier.capacity_blocks // pool.attention_dp)
-        for copy in range(pool.replicas_count):
-            replica[at_replica, f.R_POOL] = number
-            replica[at_replica, f.R_UNIT0] = at_unit
-            replica[at_replica, f.R_EXECUTOR0] = at_executor
-            for _ in range(pool.attention_dp):
-                unit[at_unit, f.U_POOL] = number
-                unit[at_unit, f.U_REPLICA] = at_replica
-                unit[at_unit, f.U_LANE0] = at_lane
-                unit[at_unit, f.U_BLOCKS] = unit[at_unit, f.U_FREE] = blocks
-                unit[at_unit, f.U_HOST_CAPACITY] = host if caching else 0
-                node_total += blocks // node_blocks + host
-                at_unit += 1
-                at_lane += pool.table.pipeline_stages
-            for stage in range(pool.table.pipeline_stages):
-                executor[at_executor, f.X_REPLICA] = at_replica
-                executor[at_executor, f.X_LANE] = stage
-                at_executor += 1
-            at_replica += 1
-            del copy
-    nodes = min(FIRST_NODES, node_total) if caching else 0
-    scalars = np.zeros(f.G_FIELDS, np.int64)
-    scalars[f.G_OPEN] = int(is_open)
-    scalars[f.G_ROUTING] = ROUTINGS[deployment.routing]
-    scalars[f.G_DECODE_POOL] = f.NONE if deployment.decode_pool is None else 1
-    scalars[f.G_BLOCK_TOKENS] = block_tokens
-    scalars[f.G_SPANS_ON] = int(spans)
-    scalars[f.G_FREE_SLOTS] = slots
-    scalars[f.G_FREE_EDGES] = edges
-    scalars[f.G_FREE_NODES] = nodes
-    buckets = 1 << max(1, 2 * nodes - 1).bit_length()
-    scalars[f.G_BUCKET_MASK] = buckets - 1
-    if deployment.handoff is not None:
-        link = deployment.handoff
-        if link.bytes_per_s <= 0 or link.floor_s < 0 or link.bytes_per_token < 0 or not 0 <= link.exposed_layer_frac <= 1:
+
+    def __init__(
+        self, deployment: Deployment, *, is_open: bool, clients: int, block_tokens: int = 0, spans: bool = False
+    ) -> None:
+        pools = [deployment.pool] if deployment.decode_pool is None else [deployment.pool, deployment.decode_pool]
+        if (deployment.decode_pool is None) != (deployment.handoff is None):
+            raise InputError("handoff", deployment.handoff, "be given exactly when there is a decode pool")
+        most_running = None if is_open else clients
+        for name, pool in zip(("pool", "decode_pool"), pools, strict=False):
+            check_pool(name, pool, most_running)
+        caching = block_tokens > 0 and deployment.pool.scheduler.prefix_caching
+        self.m: Ints = np.zeros(1 << 14, np.int64)
+        self._used = 0
+        self.take(f.G_FIELDS)
+        self.slots = self.edges = self.sessions = self.nodes = self.event_rows = 0
+        self._node_spans: list[tuple[int, int]] = []
+        self.block_tokens = block_tokens
+        m = self.m
+        for field in (
+            f.G_FREE_SLOT,
+            f.G_FREE_EDGE,
+            f.G_FREE_NODE,
+            f.G_FREED_SESSION,
+            f.G_PENDING_HEAD,
+            f.G_PENDING_TAIL,
+        ):
+            m[field] = f.NONE
+        m[f.G_OPEN] = int(is_open)
+        m[f.G_ROUTING] = ROUTINGS[deployment.routing]
+        m[f.G_BLOCK_TOKENS] = block_tokens
+        m[f.G_DECODE_POOL] = f.NONE
+        self._place_pools(pools, most_running, caching)
+        if deployment.handoff is not None:
+            self._place_handoff(deployment.handoff)
+        gaps = self.take(GAP_BINS)
+        span = self.take(SPAN_ROWS * f.V_FIELDS) if spans else 0
+        self.m[f.G_GAPS_AT] = gaps
+        self.m[f.G_SPAN_AT] = span
+        self.m[f.G_SPAN_ROWS] = SPAN_ROWS if spans else 0
+        self._clients = clients
+        self._reserve_events(clients)
+        if caching:
+            self.add_nodes(min(FIRST_NODES, self._most_nodes))
+
+    def take(self, count: int) -> int:
+        """Address of `count` fresh zeros."""
+        address = self._used
+        self._used += count
+        if self._used > len(self.m):
+            grown = np.zeros(max(2 * len(self.m), self._used), np.int64)
+            grown[:address] = self.m[:address]
+            self.m = grown
+        return address
+
+    def rows(self, address: int, count: int, fields: int) -> Ints:
+        """A (count, fields) view."""
+        return self.m[address : address + count * fields].reshape(count, fields)
+
+    def _place_pools(self, pools: list[Pool], most_running: int | None, caching: bool) -> None:
+        executors = sum(pool.replicas_count * pool.table.pipeline_stages for pool in pools)
+        replicas = sum(pool.replicas_count for pool in pools)
+        replica_fields = f.R_STAGE0 + max(pool.table.pipeline_stages for pool in pools)
+        first_executor, first_replica = self.take(executors * f.X_FIELDS), self.take(replicas * replica_fields)
+        self.rows(first_executor, executors, f.X_FIELDS)[:, f.X_END] = f.NEVER
+        self.m[[f.G_EXECUTOR_AT, f.G_EXECUTORS]] = first_executor, executors
+        self.m[[f.G_REPLICA_AT, f.G_REPLICAS, f.G_REPLICA_FIELDS]] = first_replica, replicas, replica_fields
+        self.executor_at, self.executors = first_executor, executors
+        executor, replica = first_executor, first_replica
+        self._most_nodes = 0
+        self.units: list[int] = []
+        for number, pool in enumerate(pools):
+            shared = caching and number == 0
+            node_blocks = max(1, -(-self.block_tokens // pool.scheduler.block_tokens))
+            row = _pool_row(pool, node_blocks, shared)
+            address = self.take(f.P_FIELDS)
+            self.m[f.G_FIRST_POOL if number == 0 else f.G_DECODE_POOL] = address
+            width = running_places(pool, most_running)
+            self._place_prices(pool, row, width)
+            stages, ranks = pool.table.pipeline_stages, pool.attention_dp
+            units = pool.replicas_count * ranks
+            first_unit = self.take(units * f.U_FIELDS)
+            first_lane = self.take(units * stages * f.L_FIELDS)
+            row[f.P_UNIT0] = first_unit
+            row[f.P_REPLICA0] = replica
+            self.m[address : address + f.P_FIELDS] = row
+            blocks = pool.scheduler.kv_pool_tokens // pool.scheduler.block_tokens
+            host = 0
+            if shared and pool.host_tier is not None:
+                host = max(1, pool.host_tier.capacity_blocks // ranks)
+            self._most_nodes += units * (blocks // node_blocks + host) if shared else 0
+            self._place_units(first_unit, units, first_lane, stages, address, blocks, host)
+            self._place_lanes(first_lane, units * stages, width, pool.scheduler.block_tokens)
+            for copy in range(pool.replicas_count):
+                self.m[[replica + f.R_POOL, replica + f.R_UNIT0, replica + f.R_EXECUTOR0]] = (
+                    address,
+                    first_unit + copy * ranks * f.U_FIELDS,
+                    executor,
+                )
+                rows = self.rows(first_unit + copy * ranks * f.U_FIELDS, ranks, f.U_FIELDS)
+                rows[:, f.U_REPLICA] = replica
+                for stage in range(stages):
+                    self.m[[executor + f.X_REPLICA, executor + f.X_LANE]] = replica, stage * f.L_FIELDS
+                    executor += f.X_FIELDS
+                replica += replica_fields
+
+    def _place_prices(self, pool: Pool, row: Ints, width: int) -> None:
+        table = pool.table
+        row[f.P_BATCHES] = width + 1
+        lists = [table.decode_base_ps, table.decode_context_ps_per_token, table.decode_window_ps_per_token]
+        for column, prices in zip((f.P_BASE_AT, f.P_CONTEXT_AT, f.P_WINDOW_AT), lists, strict=True):
+            row[column] = self.take(width + 1)
+            self.m[row[column] : row[column] + width + 1] = prices[: width + 1]
+        if not row[f.P_WINDOW]:
+            self.m[row[f.P_WINDOW_AT] : row[f.P_WINDOW_AT] + width + 1] = 0
+        row[f.P_HOST_AT] = self.take(width + 1)
+        if table.pipeline_host_ps is not None:
+            host = table.pipeline_host_ps[: width + 1]
+            self.m[row[f.P_HOST_AT] : row[f.P_HOST_AT] + width + 1] = np.pad(host, (0, width + 1 - len(host)), "edge")
+
+    def _place_units(
+        self, first: int, count: int, first_lane: int, stages: int, pool: int, blocks: int, host: int
+    ) -> None:
+        rows = self.rows(first, count, f.U_FIELDS)
+        for column in (f.U_HEAD, f.U_TAIL, f.U_LRU_HEAD, f.U_LRU_TAIL, f.U_HOST_HEAD, f.U_HOST_TAIL):
+            rows[:, column] = f.NONE
+        rows[:, f.U_POOL] = pool
+        rows[:, f.U_BLOCKS] = rows[:, f.U_FREE] = blocks
+        rows[:, f.U_HOST_CAPACITY] = host
+        rows[:, f.U_LANE0] = first_lane + np.arange(count) * stages * f.L_FIELDS
+        self.units += [first + number * f.U_FIELDS for number in range(count)]
+
+    def _place_lanes(self, first: int, count: int, width: int, block: int) -> None:
+        sizes = (width + 1, width + 1, width + 1, width + 1, width + 1, block)
+        lists = self.take(count * sum(sizes))
+        rows = self.rows(first, count, f.L_FIELDS)
+        for column, size in zip(
+            (f.L_HEAP, f.L_LINE, f.L_CHUNK, f.L_FRESH_AT, f.L_SHORT_AT, f.L_RESIDUE), sizes, strict=True
+        ):
+            rows[:, column] = lists + np.arange(count) * size
+            lists += count * size
+
+    def _place_handoff(self, link: Handoff) -> None:
+        negative = link.floor_s < 0 or link.bytes_per_token < 0
+        if link.bytes_per_s <= 0 or negative or not 0 <= link.exposed_layer_frac <= 1:
             raise InputError("handoff", link, "have a positive bandwidth and no negative part")
-        scalars[f.G_HANDOFF_FLOOR] = round(link.floor_s * PS_PER_S)
-        exposed = link.bytes_per_token * link.exposed_layer_frac / link.bytes_per_s
-        scalars[f.G_HANDOFF_PS_PER_KTOKEN] = round(exposed * 1000 * PS_PER_S)
-    return Sim(
-        scalars=scalars,
-        pool=rules,
-        table=table,
-        slot=np.zeros((slots, f.S_FIELDS), np.int64),
-        unit=unit,
-        lane=np.zeros((lanes, f.L_FIELDS), np.int64),
-        executor=executor,
-        replica=replica,
-        heap=np.zeros((lanes, width + 1), np.int64),
-        prefill=np.zeros((lanes, width + 1), np.int64),
-        chunk=np.zeros((lanes, width + 1), np.int64),
-        fresh=np.zeros((lanes, width + 1), np.int64),
-        short=np.zeros((lanes, width + 1), np.int64),
-        residue=np.zeros((lanes, block), np.int64),
-        event=np.zeros((slots + clients + 1, f.E_FIELDS), np.int64),
-        node=np.zeros((nodes, f.N_FIELDS), np.int64),
-        bucket=np.full(buckets, f.NONE, np.int64),
-        arena=np.zeros((arena, f.A_FIELDS), np.int64),
-        edge=np.zeros((edges, 2), np.int64),
-        session=np.zeros((sessions, f.SE_FIELDS), np.int64),
-        pending=np.zeros(sessions, np.int64),
-        free_slot=np.arange(slots - 1, -1, -1, dtype=np.int64),
-        free_edge=np.arange(edges - 1, -1, -1, dtype=np.int64),
-        free_node=np.arange(nodes - 1, -1, -1, dtype=np.int64),
-        freed_session=np.zeros(sessions, np.int64),
-        out=np.zeros((slots, f.O_FIELDS), np.int64),
-        gaps=np.zeros(GAP_BINS, np.int64),
-        span=np.zeros((SPAN_ROWS if spans else 0, f.V_FIELDS), np.int64),
-    )
+        self.m[f.G_HANDOFF_FLOOR] = round(link.floor_s * PS_PER_S)
+        exposed_s = link.bytes_per_token * link.exposed_layer_frac / link.bytes_per_s
+        self.m[f.G_HANDOFF_PS_PER_KTOKEN] = round(exposed_s * 1000 * PS_PER_S)
+
+    def _chain(self, address: int, count: int, fields: int, link: int, head: int) -> None:
+        """Put `count` fresh rows in front of the free list whose head is scalar `head`."""
+        rows = self.rows(address, count, fields)
+        rows[:, link] = address + np.arange(1, count + 1) * fields
+        rows[-1, link] = self.m[head]
+        self.m[head] = address
+
+    def _reserve_events(self, rows: int) -> None:
+        """Room for `rows` events in all."""
+        if rows <= self.event_rows:
+            return
+        rows = max(rows, 2 * self.event_rows)
+        address = self.take(rows * f.E_FIELDS)
+        used, old = int(self.m[f.G_EVENTS]) * f.E_FIELDS, int(self.m[f.G_EVENT_AT])
+        self.m[address : address + used] = self.m[old : old + used]
+        self.m[f.G_EVENT_AT] = address
+        self.event_rows = rows
+
+    def add_slots(self, count: int) -> None:
+        """Room for `count` more requests at once, with their records."""
+        self._chain(self.take(count * f.S_FIELDS), count, f.S_FIELDS, f.S_NEXT, f.G_FREE_SLOT)
+        self.slots += count
+        self._reserve_events(self.slots + self._clients)
+        out = self.take(self.slots * f.O_FIELDS)
+        used, old = int(self.m[f.G_OUT]) * f.O_FIELDS, int(self.m[f.G_OUT_AT])
+        self.m[out : out + used] = self.m[old : old + used]
+        self.m[f.G_OUT_AT] = out
+        self.m[f.G_OUT_ROWS] = self.slots
+
+    def add_edges(self, count: int) -> None:
+        """Room for `count` more waits between requests."""
+        self._chain(self.take(count * f.D_FIELDS), count, f.D_FIELDS, f.D_NEXT, f.G_FREE_EDGE)
+        self.edges += count
+
+    def add_sessions(self, count: int) -> Ints:
+        """Addresses of `count` fresh session rows."""
+        address = self.take(count * f.SE_FIELDS)
+        return address + np.arange(count, dtype=np.int64) * f.SE_FIELDS
+
+    def add_nodes(self, count: int) -> None:
+        """Room for `count` more cached blocks."""
+        address = self.take(count * f.N_FIELDS)
+        self.rows(address, count, f.N_FIELDS)[:, f.N_REFERENCES] = f.NONE
+        self._chain(address, count, f.N_FIELDS, f.N_NEXT, f.G_FREE_NODE)
+        self._node_spans.append((address, count))
+        self.nodes += count
+        self.m[f.G_FREE_NODES] += count
+        buckets = 1 << (2 * self.nodes).bit_length()
+        table = self.take(buckets)
+        self.m[table : table + buckets] = f.NONE
+        self.m[f.G_BUCKET_AT] = table
+        self.m[f.G_BUCKET_MASK] = buckets - 1
+        for first, rows in self._node_spans:
+            loop.fill_buckets(self.m, first, rows)
+
+    def take_records(self) -> Ints:
+        """(records, O_FIELDS) copies of the finished requests' rows, which are then forgotten."""
+        count = int(self.m[f.G_OUT])
+        self.m[f.G_OUT] = 0
+        return self.rows(int(self.m[f.G_OUT_AT]), count, f.O_FIELDS).copy()
+
+    def take_spans(self) -> Ints:
+        """(runs, V_FIELDS) copies of the timeline rows since the last call."""
+        count = int(self.m[f.G_SPANS])
+        self.m[f.G_SPANS] = 0
+        return self.rows(int(self.m[f.G_SPAN_AT]), count, f.V_FIELDS).copy()
+
+    def take_freed_sessions(self) -> list[int]:
+        """Addresses of the sessions that ended since the last call."""
+        freed = []
+        session = int(self.m[f.G_FREED_SESSION])
+        while session != f.NONE:
+            freed.append(session)
+            session = int(self.m[session + f.SE_NEXT])
+        self.m[f.G_FREED_SESSION] = f.NONE
+        return freed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from simcore.des.kernel import fields as f
-from simcore.des.kernel.fields import Ints, Sim
+from simcore.des.kernel.fields import Ints
 from simcore.des.kernel.jit import compiled
 
 PERMILLE: Final = 1000
@@ -99,19 +99,19 @@ def gap_floor_ns(index: int) -> int:
 
 
 @compiled
-def add_gap(sim: Sim, gap_ps: int, count: int) -> None:
+def add_gap(m: Ints, gap_ps: int, count: int) -> None:
     """`count` visible gaps of `gap_ps`."""
-    sim.gaps[gap_bin(gap_ps // PS_PER_NS)] += count
-    sim.scalars[f.G_GAP_COUNT] += count
-    sim.scalars[f.G_GAP_SUM] += gap_ps * count
+    m[m[f.G_GAPS_AT] + gap_bin(gap_ps // PS_PER_NS)] += count
+    m[f.G_GAP_COUNT] += count
+    m[f.G_GAP_SUM] += gap_ps * count
 
 
 @compiled
-def add_run_gaps(sim: Sim, price: int, slope: int, counter: int, steps: int, permille: int, batch: int) -> None:
+def add_run_gaps(m: Ints, price: int, slope: int, counter: int, steps: int, permille: int, batch: int) -> None:
     """The gaps of steps 1..steps-1 of a run, `batch` requests each."""
     index = 1
     start = burst_tokens(counter, permille)
-    gaps: Ints = sim.gaps
+    gaps = m[f.G_GAPS_AT]
     while index < steps:
         gap_ps = price + slope * (burst_tokens(counter + index, permille) - start)
         which = gap_bin(gap_ps // PS_PER_NS)
@@ -120,7 +120,7 @@ def add_run_gaps(sim: Sim, price: int, slope: int, counter: int, steps: int, per
             # the first later step whose gap reaches the next bin
             edge_ps = gap_floor_ns(which + 1) * PS_PER_NS
             last = min(steps, steps_within((edge_ps - price - 1) // slope, counter, permille))
-        gaps[which] += (last - index) * batch
+        m[gaps + which] += (last - index) * batch
         index = last
-    sim.scalars[f.G_GAP_COUNT] += (steps - 1) * batch
-    sim.scalars[f.G_GAP_SUM] += (run_ps(price, slope, counter, steps, permille) - price) * batch
+    m[f.G_GAP_COUNT] += (steps - 1) * batch
+    m[f.G_GAP_SUM] += (run_ps(price, slope, counter, steps, permille) - price) * batch

@@ -1,4 +1,8 @@
-"""Names of the columns of the simulator's state arrays, and the bundle that carries them.
+"""Names of the fields of the simulator's state.
+
+The whole state is one flat int64 array `m`. A thing (a request's *slot*, a unit, a lane, a cache node) is known by its
+address, and `m[slot + S_PROMPT]` is its field: one array argument keeps calls cheap, links are addresses, and growing
+means appending. The scalars start at address 0, so `m[G_NOW]` reads one.
 
 Times are picoseconds. A *unit* is one attention-DP rank of one replica: it owns a queue, a KV pool and a cache. A
 *lane* is one micro-batch of a unit (one lane without pipeline stages). An *executor* runs one lane index of a replica
@@ -10,7 +14,7 @@ step needs no loop over requests.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,30 +59,49 @@ PREFILL_WHOLE: Final = 2
     G_PENDING_HEAD,
     G_PENDING_TAIL,
     G_EVENTS,
+    G_EVENT_AT,
     G_SEQUENCE,
     G_ROUND_ROBIN,
     G_ROUTING,
     G_OUT,
+    G_OUT_AT,
+    G_OUT_ROWS,
     G_SPANS,
-    G_SPANS_ON,
-    G_FREE_SLOTS,
-    G_FREE_EDGES,
+    G_SPAN_AT,
+    G_SPAN_ROWS,
+    G_LOADED,
+    G_FREE_SLOT,
+    G_FREE_EDGE,
+    G_FREE_NODE,
     G_FREE_NODES,
-    G_FREED_SESSIONS,
+    G_FREED_SESSION,
     G_WAITING_BLOCKS,
+    G_GAPS_AT,
     G_GAP_COUNT,
     G_GAP_SUM,
+    G_FIRST_POOL,
     G_DECODE_POOL,
+    G_EXECUTOR_AT,
+    G_EXECUTORS,
+    G_REPLICA_AT,
+    G_REPLICAS,
+    G_REPLICA_FIELDS,
     G_HANDOFF_FLOOR,
     G_HANDOFF_PS_PER_KTOKEN,
     G_BLOCK_TOKENS,
     G_ACTIVE,
     G_ACTIVE_PEAK,
+    G_BUCKET_AT,
     G_BUCKET_MASK,
     G_FIELDS,
-) = range(28)
+) = range(42)
 
 (
+    P_BASE_AT,
+    P_CONTEXT_AT,
+    P_WINDOW_AT,
+    P_HOST_AT,
+    P_BATCHES,
     P_UNIT0,
     P_UNITS,
     P_REPLICA0,
@@ -108,9 +131,7 @@ PREFILL_WHOLE: Final = 2
     P_BURST,
     P_FEWEST,
     P_FIELDS,
-) = range(29)
-
-T_BASE, T_CONTEXT, T_WINDOW, T_HOST, T_ROWS = range(5)
+) = range(34)
 
 (
     S_INDEX,
@@ -187,6 +208,12 @@ T_BASE, T_CONTEXT, T_WINDOW, T_HOST, T_ROWS = range(5)
 ) = range(27)
 
 (
+    L_HEAP,
+    L_LINE,
+    L_CHUNK,
+    L_FRESH_AT,
+    L_SHORT_AT,
+    L_RESIDUE,
     L_COUNT,
     L_BASE,
     L_PRIVATE,
@@ -205,7 +232,10 @@ T_BASE, T_CONTEXT, T_WINDOW, T_HOST, T_ROWS = range(5)
     L_BILL,
     L_ADMITTED,
     L_FIELDS,
-) = range(18)
+) = range(24)
+"""L_HEAP: decoding slots, the next to finish on top. L_LINE: slots still prefilling, by sequence number; L_CHUNK: their
+prompt tokens in the step under way. L_FRESH_AT: decoders that have not decoded yet. L_SHORT_AT: decoders whose context
+is below the window. L_RESIDUE: how many decoders have (-private base) mod block equal to the column."""
 
 (
     X_REPLICA,
@@ -222,8 +252,11 @@ T_BASE, T_CONTEXT, T_WINDOW, T_HOST, T_ROWS = range(5)
     X_STEPS_TOTAL,
     X_PREFILL_STEPS,
     X_BATCH_STEPS,
+    X_SPAN_BATCH,
+    X_SPAN_NEW,
+    X_SPAN_USED,
     X_FIELDS,
-) = range(15)
+) = range(18)
 
 R_POOL, R_UNIT0, R_EXECUTOR0, R_LINK_FREE, R_WAKE, R_BUSY, R_STAGE0 = range(7)
 
@@ -233,7 +266,9 @@ A_KEY, A_PARENT, A_JUMP, A_DEPTH, A_FIELDS = range(5)
 
 E_TIME, E_ORDER, E_KEY, E_PAYLOAD, E_FIELDS = range(5)
 
-SE_LEFT, SE_END, SE_HEAD, SE_CLIENT, SE_FIELDS = range(5)
+SE_LEFT, SE_END, SE_HEAD, SE_CLIENT, SE_NEXT, SE_FIELDS = range(6)
+
+D_CHILD, D_NEXT, D_FIELDS = range(3)
 
 (
     O_INDEX,
@@ -260,43 +295,3 @@ COMPLETED: Final = 0
 REJECTED: Final = 1
 
 V_EXECUTOR, V_START, V_END, V_STEPS, V_BATCH, V_NEW, V_USED, V_FIELDS = range(8)
-
-
-class Sim(NamedTuple):
-    """All state of one simulation; int64 arrays only, so that one signature is compiled once."""
-
-    scalars: Ints
-    pool: Ints
-    table: Ints
-    """(pools, T_ROWS, batches)"""
-    slot: Ints
-    unit: Ints
-    lane: Ints
-    executor: Ints
-    replica: Ints
-    heap: Ints
-    """(lanes, running) decoding slots, the next to finish on top."""
-    prefill: Ints
-    """(lanes, running) admitted slots still prefilling, in admission order."""
-    chunk: Ints
-    """(lanes, running) prompt tokens of `prefill[i]` in the step under way."""
-    fresh: Ints
-    """(lanes, running) decoding slots that have not decoded since they joined."""
-    short: Ints
-    """(lanes, running) decoding slots whose context is still below the window."""
-    residue: Ints
-    """(lanes, block tokens) how many decoders have (-private base) mod block tokens equal to the column."""
-    event: Ints
-    node: Ints
-    bucket: Ints
-    arena: Ints
-    edge: Ints
-    session: Ints
-    pending: Ints
-    free_slot: Ints
-    free_edge: Ints
-    free_node: Ints
-    freed_session: Ints
-    out: Ints
-    gaps: Ints
-    span: Ints

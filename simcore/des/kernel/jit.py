@@ -5,6 +5,9 @@ folder it cannot write. Here the stamp is a digest of the whole kernel, and a re
 filled at build time) is read and never written.
 """
 
+# mypy: disable-error-code="no-untyped-call, call-overload, attr-defined, assignment"
+# (numba types neither its caching module nor the options used here)
+
 from __future__ import annotations
 
 import hashlib
@@ -31,7 +34,7 @@ def _digest() -> str:
 KERNEL_DIGEST = _digest()
 
 
-class _Locator(caching._CacheLocator):  # type: ignore[misc]
+class _Locator(caching._CacheLocator):
     """NUMBA_CACHE_DIR where it is set, else beside the sources."""
 
     def __init__(self, py_func: Any, py_file: str) -> None:
@@ -39,9 +42,9 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
         self._line = py_func.__code__.co_firstlineno
 
     def get_cache_path(self) -> str:
-        if config.CACHE_DIR:
-            return str(Path(config.CACHE_DIR) / "inferasim_kernel")
-        return str(FOLDER / "__pycache__")
+        # a folder per kernel version: indexes of another version may not even unpickle
+        root = Path(config.CACHE_DIR) if config.CACHE_DIR else FOLDER / "__pycache__"
+        return str(root / f"inferasim-kernel-{KERNEL_DIGEST[:12]}")
 
     def get_source_stamp(self) -> str:
         return KERNEL_DIGEST
@@ -57,29 +60,38 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
         return cls(py_func, py_file)
 
 
-class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = [_Locator]
+class _Implementation(caching.CompileResultCacheImpl):
+    _locator_classes = (_Locator,)
 
 
-class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
+class _KernelCache(caching.FunctionCache):
     _impl_class = _Implementation
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except OSError:
+        except Exception:  # a cache of another version may fail to unpickle in any way; compiling is always right
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)
-        except OSError:
+        except Exception:
             return  # a read-only folder: this process compiles for itself
 
 
-def compiled(function: Function) -> Function:
-    """`function` compiled by numba on first use, without the interpreter lock, cached on disk."""
-    dispatcher = numba.njit(nogil=True)(function)
+def _with_cache(dispatcher: Any, function: Function) -> Function:
     if hasattr(dispatcher, "_cache"):  # plain Python where NUMBA_DISABLE_JIT is set
         dispatcher._cache = _KernelCache(function)
-    return dispatcher  # type: ignore[no-any-return]
+    compiled_function: Function = dispatcher
+    return compiled_function
+
+
+def compiled(function: Function) -> Function:
+    """`function` compiled by numba on first use, without the interpreter lock, cached on disk; for the kernel's use."""
+    return _with_cache(numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function), function)
+
+
+def entry(function: Function) -> Function:
+    """As `compiled`, callable from Python."""
+    return _with_cache(numba.njit(nogil=True)(function), function)

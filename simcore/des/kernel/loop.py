@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from simcore.des.kernel import fields as f
+from simcore.des.kernel.cache import insert_bucket
 from simcore.des.kernel.compose import insert_prefill
-from simcore.des.kernel.fields import Ints, Sim
-from simcore.des.kernel.jit import compiled
+from simcore.des.kernel.fields import Ints
+from simcore.des.kernel.jit import compiled, entry
 from simcore.des.kernel.lists import pop_event, push_event
 from simcore.des.kernel.members import forget, let_go
 from simcore.des.kernel.route import arrive, deliver, least_loaded, wake
 from simcore.des.kernel.steps import end_steps, start_steps
 
+(
+    LOAD_PROMPT,
+    LOAD_OUTPUT,
+    LOAD_TIMESTAMP,
+    LOAD_DELAY,
+    LOAD_LEAF,
+    LOAD_BLOCKS,
+    LOAD_DRAW,
+    LOAD_SESSION,
+    LOAD_COLUMNS,
+) = range(9)
 
-@compiled
+
+@entry
 def load(
-    sim: Sim,
+    m: Ints,
     columns: Ints,
     sessions: Ints,
     parents: Ints,
@@ -24,187 +37,202 @@ def load(
 ) -> None:
     """Put a batch of requests into free slots.
 
-    `columns`: (requests, 8): prompt, output, timestamp, delay, leaf, blocks, draw, session (position in `sessions`).
-    `sessions`: (sessions,) session rows to use. `parents`, `children`: (edges,) positions in the batch. `slots`:
-    (requests,) scratch.
+    `columns`: (requests, LOAD_COLUMNS), LOAD_SESSION being a position in `sessions`, LOAD_LEAF an address or NONE.
+    `sessions`: (sessions,) addresses. `parents`, `children`: (edges,) positions in the batch. `slots`: (requests,)
+    scratch.
     """
-    scalars = sim.scalars
     for position in range(len(sessions)):
-        session = sim.session[sessions[position]]
-        session[f.SE_LEFT] = 0
-        session[f.SE_END] = 0
-        session[f.SE_HEAD] = f.NONE
-        session[f.SE_CLIENT] = f.NONE
+        session = sessions[position]
+        m[session + f.SE_LEFT] = 0
+        m[session + f.SE_END] = 0
+        m[session + f.SE_HEAD] = f.NONE
+        m[session + f.SE_CLIENT] = f.NONE
+        m[session + f.SE_NEXT] = f.NONE
     for position in range(len(columns)):
-        scalars[f.G_FREE_SLOTS] -= 1
-        slot = sim.free_slot[scalars[f.G_FREE_SLOTS]]
+        slot = m[f.G_FREE_SLOT]
+        m[f.G_FREE_SLOT] = m[slot + f.S_NEXT]
         slots[position] = slot
-        row, request = columns[position], sim.slot[slot]
-        request[:] = 0
-        request[f.S_INDEX] = first_index + position
-        request[f.S_PROMPT] = row[0]
-        request[f.S_OUTPUT] = row[1]
-        request[f.S_TIMESTAMP] = row[2]
-        request[f.S_DELAY] = row[3]
-        request[f.S_LEAF] = row[4]
-        request[f.S_BLOCKS] = row[5]
-        request[f.S_DRAW] = row[6]
-        request[f.S_SESSION] = sessions[row[7]]
-        request[f.S_CHILD] = f.NONE
-        request[f.S_NODE] = f.NONE
-        request[f.S_STATE] = f.UNRELEASED
-        sim.session[sessions[row[7]], f.SE_LEFT] += 1
+        row = columns[position]
+        for field in range(f.S_FIELDS):
+            m[slot + field] = 0
+        m[slot + f.S_INDEX] = first_index + position
+        m[slot + f.S_PROMPT] = row[LOAD_PROMPT]
+        m[slot + f.S_OUTPUT] = row[LOAD_OUTPUT]
+        m[slot + f.S_TIMESTAMP] = row[LOAD_TIMESTAMP]
+        m[slot + f.S_DELAY] = row[LOAD_DELAY]
+        m[slot + f.S_LEAF] = row[LOAD_LEAF]
+        m[slot + f.S_BLOCKS] = row[LOAD_BLOCKS]
+        m[slot + f.S_DRAW] = row[LOAD_DRAW]
+        m[slot + f.S_SESSION] = sessions[row[LOAD_SESSION]]
+        m[slot + f.S_CHILD] = f.NONE
+        m[slot + f.S_NODE] = f.NONE
+        m[slot + f.S_STATE] = f.UNRELEASED
+        m[sessions[row[LOAD_SESSION]] + f.SE_LEFT] += 1
+    m[f.G_LOADED] += len(columns)
     for edge in range(len(parents)):
-        scalars[f.G_FREE_EDGES] -= 1
-        at = sim.free_edge[scalars[f.G_FREE_EDGES]]
+        at = m[f.G_FREE_EDGE]
+        m[f.G_FREE_EDGE] = m[at + f.D_NEXT]
         parent, child = slots[parents[edge]], slots[children[edge]]
-        sim.edge[at, 0] = child
-        sim.edge[at, 1] = sim.slot[parent, f.S_CHILD]
-        sim.slot[parent, f.S_CHILD] = at
-        sim.slot[child, f.S_DEPS] += 1
+        m[at + f.D_CHILD] = child
+        m[at + f.D_NEXT] = m[parent + f.S_CHILD]
+        m[parent + f.S_CHILD] = at
+        m[child + f.S_DEPS] += 1
     for position in range(len(columns)):
         slot = slots[position]
-        request = sim.slot[slot]
-        if request[f.S_DEPS] > 0:
+        if m[slot + f.S_DEPS] > 0:
             continue
-        if scalars[f.G_OPEN] == 1:
-            push_event(sim, request[f.S_TIMESTAMP], f.AT_RELEASE, request[f.S_INDEX], slot)
+        if m[f.G_OPEN] == 1:
+            push_event(m, m[slot + f.S_TIMESTAMP], f.AT_RELEASE, m[slot + f.S_INDEX], slot)
         else:
-            session = sim.session[request[f.S_SESSION]]
-            request[f.S_NEXT] = session[f.SE_HEAD]
-            session[f.SE_HEAD] = slot
-    if scalars[f.G_OPEN] == 0:
+            session = m[slot + f.S_SESSION]
+            m[slot + f.S_NEXT] = m[session + f.SE_HEAD]
+            m[session + f.SE_HEAD] = slot
+    if m[f.G_OPEN] == 0:
         for position in range(len(sessions)):
-            sim.pending[scalars[f.G_PENDING_TAIL]] = sessions[position]
-            scalars[f.G_PENDING_TAIL] += 1
+            if m[f.G_PENDING_HEAD] == f.NONE:
+                m[f.G_PENDING_HEAD] = sessions[position]
+            else:
+                m[m[f.G_PENDING_TAIL] + f.SE_NEXT] = sessions[position]
+            m[f.G_PENDING_TAIL] = sessions[position]
 
 
 @compiled
-def start_session(sim: Sim, client: int, now: int) -> None:
+def start_session(m: Ints, client: int, now: int) -> None:
     """A free client takes the next session and sends its first requests."""
-    scalars = sim.scalars
-    session = sim.session[sim.pending[scalars[f.G_PENDING_HEAD]]]
-    scalars[f.G_PENDING_HEAD] += 1
-    session[f.SE_CLIENT] = client
-    slot = session[f.SE_HEAD]
+    session = m[f.G_PENDING_HEAD]
+    m[f.G_PENDING_HEAD] = m[session + f.SE_NEXT]
+    m[session + f.SE_CLIENT] = client
+    slot = m[session + f.SE_HEAD]
     while slot != f.NONE:
-        request = sim.slot[slot]
-        push_event(sim, now + request[f.S_DELAY], f.AT_RELEASE, request[f.S_INDEX], slot)
-        slot = request[f.S_NEXT]
+        push_event(m, now + m[slot + f.S_DELAY], f.AT_RELEASE, m[slot + f.S_INDEX], slot)
+        slot = m[slot + f.S_NEXT]
 
 
 @compiled
-def data_arrived(sim: Sim, slot: int, now: int) -> None:
+def data_arrived(m: Ints, slot: int, now: int) -> None:
     """A host load or a hand-off is through."""
-    request = sim.slot[slot]
-    unit = request[f.S_UNIT]
-    if request[f.S_STATE] == f.LOADING:
-        insert_prefill(sim, request[f.S_LANE], slot)
-        wake(sim, sim.unit[unit, f.U_REPLICA], now)
+    unit = m[slot + f.S_UNIT]
+    if m[slot + f.S_STATE] == f.LOADING:
+        insert_prefill(m, m[slot + f.S_LANE], slot)
+        wake(m, m[unit + f.U_REPLICA], now)
         return
-    let_go(sim, unit, slot)
-    forget(sim, unit, slot)
-    wake(sim, sim.unit[unit, f.U_REPLICA], now)
-    request[f.S_STATE] = f.HANDED
-    request[f.S_LEAF] = f.NONE
-    request[f.S_BLOCKS] = 0
-    deliver(sim, least_loaded(sim, sim.scalars[f.G_DECODE_POOL]), slot, now)
+    let_go(m, unit, slot)
+    forget(m, unit, slot)
+    wake(m, m[unit + f.U_REPLICA], now)
+    m[slot + f.S_STATE] = f.HANDED
+    m[slot + f.S_LEAF] = f.NONE
+    m[slot + f.S_BLOCKS] = 0
+    deliver(m, least_loaded(m, m[f.G_DECODE_POOL]), slot, now)
 
 
 @compiled
-def start_replica(sim: Sim, replica: int, now: int) -> None:
+def start_replica(m: Ints, replica: int, now: int) -> None:
     """Start steps on the replica's idle executors, the longest idle first, while the first stage is free."""
-    row = sim.replica[replica]
-    stages = sim.pool[row[f.R_POOL], f.P_STAGES]
+    stages = m[m[replica + f.R_POOL] + f.P_STAGES]
     if stages == 1:
-        row[f.R_WAKE] = 0
-        if sim.executor[row[f.R_EXECUTOR0], f.X_END] == f.NEVER:
-            start_steps(sim, row[f.R_EXECUTOR0], now)
+        m[replica + f.R_WAKE] = 0
+        if m[m[replica + f.R_EXECUTOR0] + f.X_END] == f.NEVER:
+            start_steps(m, m[replica + f.R_EXECUTOR0], now)
         return
     after_ready, after = -1, f.NONE
-    while row[f.R_STAGE0] <= now:
+    while m[replica + f.R_STAGE0] <= now:
         best, best_ready = f.NONE, f.NEVER
         for stage in range(stages):
-            executor = row[f.R_EXECUTOR0] + stage
-            run = sim.executor[executor]
-            ready = run[f.X_READY]
-            if run[f.X_END] != f.NEVER or ready < after_ready or (ready == after_ready and executor <= after):
+            executor = m[replica + f.R_EXECUTOR0] + stage * f.X_FIELDS
+            ready = m[executor + f.X_READY]
+            if m[executor + f.X_END] != f.NEVER or ready < after_ready or (ready == after_ready and executor <= after):
                 continue
             if ready < best_ready:
                 best, best_ready = executor, ready
         if best == f.NONE:
-            row[f.R_WAKE] = 0
+            m[replica + f.R_WAKE] = 0
             return
-        start_steps(sim, best, now)
+        start_steps(m, best, now)
         after_ready, after = best_ready, best
 
 
 @compiled
-def next_time(sim: Sim) -> int:
+def next_time(m: Ints) -> int:
     """When something happens next, or NEVER."""
-    scalars = sim.scalars
     soonest = f.NEVER
-    for executor in range(len(sim.executor)):
-        soonest = min(soonest, sim.executor[executor, f.X_END])
-    if scalars[f.G_EVENTS] > 0:
-        soonest = min(soonest, sim.event[0, f.E_TIME])
-    for replica in range(len(sim.replica)):
-        row = sim.replica[replica]
-        if row[f.R_WAKE] == 1:
-            at = scalars[f.G_NOW]
-            if sim.pool[row[f.R_POOL], f.P_STAGES] > 1:
-                at = max(at, row[f.R_STAGE0])
+    for number in range(m[f.G_EXECUTORS]):
+        executor = m[f.G_EXECUTOR_AT] + number * f.X_FIELDS
+        soonest = min(soonest, m[executor + f.X_END])
+    if m[f.G_EVENTS] > 0:
+        soonest = min(soonest, m[m[f.G_EVENT_AT] + f.E_TIME])
+    for number in range(m[f.G_REPLICAS]):
+        replica = m[f.G_REPLICA_AT] + number * m[f.G_REPLICA_FIELDS]
+        if m[replica + f.R_WAKE] == 1:
+            at = m[f.G_NOW]
+            if m[m[replica + f.R_POOL] + f.P_STAGES] > 1:
+                at = max(at, m[replica + f.R_STAGE0])
             soonest = min(soonest, at)
     return soonest
 
 
 @compiled
-def run_events(sim: Sim, now: int) -> bool:
+def run_events(m: Ints, now: int) -> bool:
     """All data, clients and requests of this instant. False if a client is free and no session is loaded."""
-    scalars = sim.scalars
-    while scalars[f.G_EVENTS] > 0 and sim.event[0, f.E_TIME] == now:
-        order, payload = sim.event[0, f.E_ORDER], sim.event[0, f.E_PAYLOAD]
+    while m[f.G_EVENTS] > 0 and m[m[f.G_EVENT_AT] + f.E_TIME] == now:
+        order = m[m[f.G_EVENT_AT] + f.E_ORDER]
+        payload = m[m[f.G_EVENT_AT] + f.E_PAYLOAD]
         if order == f.AT_CLIENT:
-            if scalars[f.G_PENDING_HEAD] == scalars[f.G_PENDING_TAIL]:
-                if scalars[f.G_EXHAUSTED] == 0:
+            if m[f.G_PENDING_HEAD] == f.NONE:
+                if m[f.G_EXHAUSTED] == 0:
                     return False
-                pop_event(sim)
+                pop_event(m)
                 continue
-            pop_event(sim)
-            start_session(sim, payload, now)
+            pop_event(m)
+            start_session(m, payload, now)
         elif order == f.AT_RELEASE:
-            pop_event(sim)
-            arrive(sim, payload, now)
+            pop_event(m)
+            arrive(m, payload, now)
         else:
-            pop_event(sim)
-            data_arrived(sim, payload, now)
+            pop_event(m)
+            data_arrived(m, payload, now)
     return True
 
 
-@compiled
-def advance(sim: Sim) -> int:
+@entry
+def start_clients(m: Ints, clients: int) -> None:
+    """All clients of a closed loop are free at time zero."""
+    for client in range(clients):
+        push_event(m, 0, f.AT_CLIENT, client, client)
+
+
+@entry
+def advance(m: Ints) -> int:
     """Simulate until Python is needed; the reason why (DONE, NEED_SESSIONS, ...)."""
-    scalars = sim.scalars
-    slots = len(sim.slot)
     while True:
-        if scalars[f.G_OUT] + slots - scalars[f.G_FREE_SLOTS] > len(sim.out):
+        if m[f.G_OUT] + m[f.G_LOADED] > m[f.G_OUT_ROWS]:
             return f.FLUSH_RECORDS
-        if scalars[f.G_SPANS_ON] == 1 and scalars[f.G_SPANS] + len(sim.executor) > len(sim.span):
+        if m[f.G_SPAN_ROWS] > 0 and m[f.G_SPANS] + m[f.G_EXECUTORS] > m[f.G_SPAN_ROWS]:
             return f.FLUSH_RECORDS
-        now = next_time(sim)
-        if scalars[f.G_EXHAUSTED] == 0 and scalars[f.G_OPEN] == 1 and now >= scalars[f.G_HORIZON]:
+        now = next_time(m)
+        if m[f.G_EXHAUSTED] == 0 and m[f.G_OPEN] == 1 and now >= m[f.G_HORIZON]:
             return f.NEED_SESSIONS
         if now == f.NEVER:
-            return f.DONE if scalars[f.G_ACTIVE] == 0 else f.STUCK
-        scalars[f.G_NOW] = now
-        for executor in range(len(sim.executor)):
-            if sim.executor[executor, f.X_END] == now:
-                end_steps(sim, executor)
-                sim.replica[sim.executor[executor, f.X_REPLICA], f.R_WAKE] = 1
-        if not run_events(sim, now):
+            return f.DONE if m[f.G_ACTIVE] == 0 else f.STUCK
+        m[f.G_NOW] = now
+        for number in range(m[f.G_EXECUTORS]):
+            executor = m[f.G_EXECUTOR_AT] + number * f.X_FIELDS
+            if m[executor + f.X_END] == now:
+                end_steps(m, executor)
+                m[m[executor + f.X_REPLICA] + f.R_WAKE] = 1
+        if not run_events(m, now):
             return f.NEED_SESSIONS
-        if scalars[f.G_WAITING_BLOCKS] > scalars[f.G_FREE_NODES]:
+        if m[f.G_WAITING_BLOCKS] > m[f.G_FREE_NODES]:
             return f.GROW_NODES
-        for replica in range(len(sim.replica)):
-            if sim.replica[replica, f.R_WAKE] == 1:
-                start_replica(sim, replica, now)
+        for number in range(m[f.G_REPLICAS]):
+            replica = m[f.G_REPLICA_AT] + number * m[f.G_REPLICA_FIELDS]
+            if m[replica + f.R_WAKE] == 1:
+                start_replica(m, replica, now)
+
+
+@entry
+def fill_buckets(m: Ints, first: int, count: int) -> None:
+    """Put the cache's used nodes among `count` rows from `first` back into an emptied bucket table."""
+    for number in range(count):
+        node = first + number * f.N_FIELDS
+        if m[node + f.N_REFERENCES] != f.NONE:
+            insert_bucket(m, node)
