@@ -31,8 +31,8 @@ class ClosedLoop:
 def first_wave_factor(clients: float, *, rounds: int = ROUNDS) -> float:
     """Prefills a mean request waits for beyond its own because all clients start at once.
 
-    The first of `rounds` requests of a client finds all others prefilling before or after it, half of them before; later
-    ones arrive one by one. So the mean is (C - 1)/(2 R) prefills.
+    The first of `rounds` requests of a client finds all others prefilling, half of them before it; later ones arrive
+    one by one. So the mean is (C - 1)/(2 R) prefills.
     """
     if clients < 1 or rounds < 1:
         raise DomainError(f"`clients` and `rounds` must be at least 1, got {clients} and {rounds}")
@@ -47,19 +47,19 @@ def closed_loop(
     step_s: float,
     prefill_s: float,
     host_s: float,
-    wait_prefills: float,
+    wait_s: float,
 ) -> ClosedLoop:
     """Means of `clients` on one engine whose decode step takes `step_s` at min(clients, cap) requests.
 
-    `prefill_s` is what one prompt adds to the engine's work; `wait_prefills` the prefills in a mean TTFT, its own
-    included. Above `running_cap` requests queue for a place; TTFT takes all the waiting. Raises DomainError.
+    `prefill_s` is what one prompt adds to the engine's work; `wait_s` the prefills in a mean TTFT, its own included.
+    Above `running_cap` requests queue for a place; TTFT takes all the waiting. Raises DomainError.
     """
-    if min(clients, running_cap, output_tokens) < 1 or step_s <= 0 or min(prefill_s, host_s, wait_prefills) < 0:
+    if min(clients, running_cap, output_tokens) < 1 or step_s <= 0 or min(prefill_s, host_s, wait_s) < 0:
         raise DomainError("clients, cap and tokens must be at least 1, the step above 0, the rest not negative")
     running = min(clients, running_cap)
     gaps = output_tokens - 1.0
     service_s = running * prefill_s + gaps * step_s
-    served_ttft_s = min(wait_prefills * prefill_s, service_s)
+    served_ttft_s = min(wait_s, running * prefill_s)  # a decode step lasts at least its own time
     waiting_s = service_s * (clients / running - 1.0)
     tpot_s = (service_s - served_ttft_s) / gaps if gaps > 0 else 0.0
     ttft_s = host_s + served_ttft_s + waiting_s

@@ -36,10 +36,14 @@ class Calibration:
     """Prior share of the matrix peak that prefill reaches on a dense model."""
     moe_prefill_flop_frac: float
     """The same where experts carry most of the work."""
+    index_flop_frac: float
+    """Share of the matrix peak at which a sparse-attention indexer scores and sorts its context."""
     prefill_prior_spread: float
     """Log spread of that prior between series."""
     prefill_weight_bandwidth_frac: float
     """Share of the HBM rate at which prefill reads all weights (F)."""
+    prefill_fixed_shrink_exponent: float
+    """Prefill's fixed part shrinks as (w/w')^g: weight reading does, launches do not."""
     prefill_shrink_exponent: float
     """Prefill's per-token work shrinks as (w/w')^g."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from simcore.validate.corpus import CorpusRow
@@ -21,6 +21,8 @@ WAIT_JUMP_FACTOR = 1.8
 they queue for a place."""
 WAIT_SHARE_FRAC = 0.10
 """Queueing for a place also makes TTFT at least this share of the request's time."""
+PREFILL_WAIT_FACTOR = 3.0
+"""Waiting longer than three times the prefills of all clients is not waiting for prefills."""
 POOL_DOUBT_FRAC = 0.6
 """The engine's pool is at least this share of what the memory model gives (activations and graphs take the rest)."""
 CAPACITY_WAIT_FRAC = 0.3
@@ -123,11 +125,14 @@ def _drain(row: CorpusRow, mean_factor: float) -> float | None:
 
 
 def cells_of(
-    rows: Iterable[CorpusRow], lengths: dict[Shape, Lengths], pool_tokens: float = math.inf
+    rows: Iterable[CorpusRow],
+    lengths: dict[Shape, Lengths],
+    pool_tokens: float = math.inf,
+    prefill_s: Callable[[float], float] | None = None,
 ) -> tuple[Cell, ...]:
     """Median cells of one layout's rows, by shape then clients. Rows without a TPOT are left out.
 
-    `pool_tokens` is the KV capacity the memory model gives the layout; inf where there is no card.
+    `pool_tokens` is the KV capacity and `prefill_s` the prefill time by prompt that the cards give the layout.
     """
     groups: dict[tuple[Shape, int], list[CorpusRow]] = {}
     for row in rows:
@@ -137,13 +142,18 @@ def cells_of(
     for shape in sorted({shape for shape, _ in groups}):
         before: Cell | None = None
         for clients in sorted(count for other, count in groups if other == shape):
-            before = _cell(shape, clients, groups[shape, clients], lengths[shape], pool_tokens, before)
+            before = _cell(shape, clients, groups[shape, clients], lengths[shape], (pool_tokens, prefill_s), before)
             cells.append(before)
     return tuple(cells)
 
 
 def _cell(
-    shape: Shape, clients: int, rows: list[CorpusRow], lengths: Lengths, pool_tokens: float, before: Cell | None
+    shape: Shape,
+    clients: int,
+    rows: list[CorpusRow],
+    lengths: Lengths,
+    limits: tuple[float, Callable[[float], float] | None],
+    before: Cell | None,
 ) -> Cell:
     ttfts = [row.ttft_s for row in rows if row.ttft_s is not None]
     ttft_s = statistics.median(ttfts) if ttfts else None
@@ -151,9 +161,12 @@ def _cell(
     output_tokens = max(shape[1] * lengths.mean_factor, 1.0)
     decode_s = (output_tokens - 1.0) * tpot_s
     held_tokens = clients * (shape[0] * lengths.mean_factor + output_tokens / 2.0)
-    saturated = (
-        ttft_s is not None and held_tokens > POOL_DOUBT_FRAC * pool_tokens and ttft_s > CAPACITY_WAIT_FRAC * decode_s
-    )
+    pool_tokens, prefill_s = limits
+    saturated = False
+    if ttft_s is not None and ttft_s > CAPACITY_WAIT_FRAC * decode_s:
+        saturated = held_tokens > POOL_DOUBT_FRAC * pool_tokens
+        if prefill_s is not None:
+            saturated |= ttft_s > PREFILL_WAIT_FACTOR * clients * prefill_s(shape[0] * lengths.mean_factor)
     if before is not None and ttft_s is not None and before.ttft_s is not None:
         grown_s = before.ttft_s * clients / before.clients
         waits = ttft_s > WAIT_JUMP_FACTOR * grown_s and ttft_s > WAIT_SHARE_FRAC * decode_s

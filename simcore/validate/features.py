@@ -37,9 +37,13 @@ class LayoutFeatures:
     """FLOP of one token in all matrices and its routed experts."""
     attention_flop_per_token2: float
     """FLOP per query token and context token, layers without a window."""
+    index_flop_per_token2: float
+    """The same of sparse attention's indexers, which every rank runs whole."""
     hbm_bytes: float
     hbm_bytes_per_s: float
     peak_flop_per_s: float
+    mixes_prefill: bool
+    """The engine puts prefill chunks into decode steps (vLLM), so that both read the weights once."""
     assumed: tuple[str, ...] = ()
 
     @property
@@ -55,6 +59,12 @@ class LayoutFeatures:
         if not self.experts_count:
             return 0.0
         return float(1.0 - (1.0 - self.experts_per_token / self.experts_count) ** max(batch, 1.0))
+
+    def unread_frac(self, batch: float) -> float:
+        """Share of the weights that a decode step of `batch` does not read anyway: what a prefill beside it adds."""
+        if not self.mixes_prefill:
+            return 1.0
+        return self.expert_bytes * (1.0 - self.expert_coverage_frac(batch)) / self.weight_bytes
 
     def read_context_bytes(self, context_tokens: float) -> float:
         """KV bytes that one request of `context_tokens` reads in a decode step."""
@@ -80,6 +90,8 @@ def layout_features(
     full, windowed = work.cached_bytes_per_token
     matrix_bytes = sum(product.weight_bytes for product in work.products)
     expert_bytes = sum(e.layers_count * e.experts_count * e.slice_bytes / e.expert_parallel for e in work.experts)
+    full_flop = sum(a.layers_count * a.prefill_flop_per_token for a in work.attention if not a.window_tokens)
+    index_flop = _index_flop(card)
     peak, assumed = _peak(accelerator, stored.dtypes)
     return LayoutFeatures(
         width=max(resolved.attention_tp * resolved.attention_dp, resolved.moe_tp * resolved.moe_ep),
@@ -95,13 +107,22 @@ def layout_features(
         window_bytes_per_token=windowed / stages,
         window_tokens=work.window_tokens,
         token_flop=_token_flop(work),
-        attention_flop_per_token2=sum(
-            a.layers_count * a.prefill_flop_per_token for a in work.attention if not a.window_tokens
-        ),
+        attention_flop_per_token2=max(full_flop - index_flop, 0.0),
+        index_flop_per_token2=index_flop,
         hbm_bytes=float(accelerator.hbm_bytes),
         hbm_bytes_per_s=accelerator.hbm_bytes_per_s,
         peak_flop_per_s=peak,
+        mixes_prefill=engine is Engine.VLLM,
         assumed=assumed,
+    )
+
+
+def _index_flop(card: ModelCard) -> float:
+    specs = [(group.layers_count, group.attention) for group in card.groups]
+    return sum(
+        layers * 2.0 * spec.index_heads * spec.index_head_dim / spec.kv_compress_ratio
+        for layers, spec in specs
+        if spec.index_heads and spec.indexer_own
     )
 
 

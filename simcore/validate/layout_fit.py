@@ -27,7 +27,7 @@ TTFT_SPREAD = 0.15
 """Relative spread of a mean TTFT between repeats: 2 % median, far more at few clients."""
 STEP_SPREAD = 0.06
 """Relative spread between the steps that different shapes give at the same batch."""
-MAX_PREFILL_SHARE = 0.85
+MAX_PREFILL_SHARE = 0.92
 """A cell's prefills take at most this share of its measured time; a prior that says more is wrong for the cell."""
 MIN_BASE_FRAC = 0.2
 """At least this share of a step is not context reading."""
@@ -36,6 +36,13 @@ FALL_LIMIT = 0.97
 FAMILY_COUNT = 3.0
 SCALE_LIMIT = 8.0
 """Prefill at most this many times slower than its prior."""
+LARGEST_POWER = 0.6
+"""Steps grow at most as b^0.6 beyond the measured batches: the log-log slope at the largest batches of long sweeps."""
+SAME_BATCH = 0.05
+"""Cells within 5 % in batch are one point of the curve."""
+TINY_WEIGHT = 1e-9
+PASS_TOKENS = 8192.0
+"""Prompt tokens of a prefill pass: vLLM's and SGLang's default budget on large GPUs. Assumed where a table is silent."""
 SHAPE_SCALE = 0.7
 """Log distance of lengths at which a cell's weight falls to 1/e."""
 
@@ -48,8 +55,29 @@ class Prefill:
     s_per_token: float
     s_per_token2: float
 
-    def seconds(self, prompt_tokens: float) -> float:
-        return self.fixed_s + self.s_per_token * prompt_tokens + self.s_per_token2 * prompt_tokens**2
+    def seconds(self, prompt_tokens: float, fixed_share: float = 1.0) -> float:
+        """One prompt that pays `fixed_share` of F, the rest being shared with other prompts or the decode step."""
+        return fixed_share * self.fixed_s + self.s_per_token * prompt_tokens + self.s_per_token2 * prompt_tokens**2
+
+    def ttft_s(self, prompt_tokens: float, waits: float) -> float:
+        """A prompt's own pass and those of the others that it waits for."""
+        return waits * self.seconds(prompt_tokens)
+
+
+def full_pass(prompt_tokens: float) -> float:
+    """Prompts (or part of one) that a pass within the engine's token budget holds."""
+    return PASS_TOKENS / prompt_tokens
+
+
+def fixed_share(features: LayoutFeatures, prompt_tokens: float, running: float, gaps: float) -> float:
+    """Share of F that one prompt adds in a steady state.
+
+    Prompts that arrive in one decode step share a pass, a prompt above the token budget needs several, and an engine
+    that mixes prefill into decode steps pays only for weights the decode does not read.
+    """
+    most = full_pass(prompt_tokens)
+    prompts = min(max(running / gaps, min(1.0, most)), most)
+    return features.unread_frac(running) / prompts
 
 
 @dataclass(frozen=True)
@@ -112,8 +140,8 @@ class FittedLayout:
         logs = []
         weights = []
         for cell, expected in zip(mine, law, strict=True):
-            prefills = max((cell.ttft_s or 0.0) - self.host_s, 0.0) / self.prefill.seconds(cell.prompt_tokens)
-            logs.append(math.log(max(prefills, 0.3) / expected))
+            waited_s = max((cell.ttft_s or 0.0) - self.host_s, 0.0)
+            logs.append(math.log(max(waited_s / self.prefill.seconds(cell.prompt_tokens), 0.3) / expected))
             weights.append(math.exp(-abs(math.log(cell.clients / clients)) / 0.35))
         return here * math.exp(float(np.average(logs, weights=np.asarray(weights) + 1e-12)))
 
@@ -122,11 +150,24 @@ class FittedLayout:
         weights = np.array([shape_weight(cell.shape, shape) for cell in self.cells])
         base = np.log(self.base_s)
         batches = np.unique(np.round(running, 1))
-        values = np.empty_like(batches)
+        values, mass = np.empty_like(batches), np.empty_like(batches)
         for index, batch in enumerate(batches):
-            near = weights * (np.abs(np.log(running / batch)) < 0.05) + 1e-300
-            values[index] = np.exp(np.average(base, weights=near))
-        return batches, values
+            near = weights * (np.abs(np.log(running / batch)) < SAME_BATCH) + TINY_WEIGHT
+            values[index], mass[index] = np.average(base, weights=near), near.sum()
+        return batches, np.exp(rising(values, mass))
+
+
+def rising(values: Floats, weights: Floats) -> Floats:
+    """The non-decreasing sequence nearest to `values` in weighted squares (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        block = (float(value), float(weight), 1)
+        while blocks and blocks[-1][0] > block[0]:
+            last = blocks.pop()
+            mass = last[1] + block[1]
+            block = ((last[0] * last[1] + block[0] * block[1]) / mass, mass, last[2] + block[2])
+        blocks.append(block)
+    return np.concatenate([np.full(count, value) for value, _, count in blocks])
 
 
 def shape_weight(one: Shape, other: Shape) -> float:
@@ -154,14 +195,17 @@ def batch_work_s(features: LayoutFeatures, batch: float) -> float:
 
 
 def _interpolate(batch: float, batches: Floats, values: Floats, beyond_s: float) -> float:
-    """Log-log inside the points. Above them, the last slope or what the cards add (`beyond_s`), whichever is more.
+    """Log-log inside the points. Above them, the last power law or what the cards add (`beyond_s`), if more.
 
     Below them, the first slope, but never under 0.7 of the first value.
     """
     if batch > batches[-1]:
-        first = max(len(batches) - 3, 0)
-        slope = (values[-1] - values[first]) / (batches[-1] - batches[first]) if len(batches) > 1 else 0.0
-        return float(values[-1] + max(slope * (batch - batches[-1]), beyond_s))
+        power = 0.0
+        if len(batches) > 1:
+            first = max(len(batches) - 3, 0)
+            power = math.log(values[-1] / values[first]) / math.log(batches[-1] / batches[first])
+        grown_s = values[-1] * (batch / batches[-1]) ** min(max(power, 0.0), LARGEST_POWER)
+        return float(max(grown_s, values[-1] + beyond_s))
     if len(batches) == 1:
         return float(values[0])
     if batch < batches[0]:
@@ -179,14 +223,14 @@ def fit_layout(cells: tuple[Cell, ...], features: LayoutFeatures | None, calibra
     free = [cell for cell in cells if not cell.is_saturated]
     timed = [cell for cell in free if cell.ttft_s is not None]
     groups, runs = _same_batch(free), _same_shape(free)
-    table = _Table.of(cells)
+    table = _Table.of(cells, features)
 
     def residuals(logs: Floats) -> Floats:
         host_s, scale, kv_scale = (float(value) for value in np.exp(logs))
         prefill = scaled(prior, scale)
         steps = table.base_steps(prefill, features, kv_scale * kv_prior)
         by_cell = dict(zip(cells, steps, strict=True))
-        ttft = [_ttft_residual(cell, host_s, prefill.seconds(cell.prompt_tokens)) for cell in timed]
+        ttft = [_ttft_residual(cell, host_s, prefill) for cell in timed]
         shared = [
             (by_cell[cell] - _mean(group, by_cell)) / cell.tpot_s / STEP_SPREAD for group in groups for cell in group
         ]
@@ -200,7 +244,7 @@ def fit_layout(cells: tuple[Cell, ...], features: LayoutFeatures | None, calibra
 
     smallest = min((cell.ttft_s or 0.0 for cell in timed), default=0.02)
     start = np.log([0.6 * smallest, 1.0, 1.0])
-    most = min((_largest_scale(cell, prior) for cell in free), default=SCALE_LIMIT)
+    most = min((_largest_scale(cell, prior, features) for cell in free), default=SCALE_LIMIT)
     bounds = (np.log([1e-3 * smallest, 0.1, 0.1]), np.log([smallest, max(most, 0.11), 6.0]))
     start[1] = min(start[1], bounds[1][1] - 1e-6)
     found = least_squares(residuals, start, bounds=bounds, loss="soft_l1", max_nfev=40)
@@ -211,21 +255,24 @@ def fit_layout(cells: tuple[Cell, ...], features: LayoutFeatures | None, calibra
     return FittedLayout(cells, prefill, per_byte, host_s if timed else 0.0, features, steps)
 
 
-def _largest_scale(cell: Cell, prior: Prefill) -> float:
+def _largest_scale(cell: Cell, prior: Prefill, features: LayoutFeatures) -> float:
     """What the cell allows: its TTFT holds a prefill, and its request time holds one prefill of every client."""
     work_s = prior.seconds(cell.prompt_tokens) - prior.fixed_s
-    room_s = MAX_PREFILL_SHARE * cell.request_s / cell.running
+    share = fixed_share(features, cell.prompt_tokens, cell.running, max(cell.output_tokens - 1.0, 1.0))
+    room_s = MAX_PREFILL_SHARE * cell.request_s / cell.running - share * prior.fixed_s
     if cell.ttft_s is not None:
-        room_s = min(room_s, cell.ttft_s)
-    return min(max(room_s - prior.fixed_s, 0.0) / work_s, SCALE_LIMIT)
+        room_s = min(room_s, cell.ttft_s - prior.fixed_s)
+    return min(max(room_s, 0.0) / work_s, SCALE_LIMIT)
 
 
-def _ttft_residual(cell: Cell, host_s: float, prefill_s: float) -> float:
+def _ttft_residual(cell: Cell, host_s: float, prefill: Prefill) -> float:
     """How far the model's TTFT is off. With equal lengths the waits are only known to lie between 1 and all clients."""
     ttft_s = cell.ttft_s or 0.0
     if cell.is_drawn:
-        return math.log((host_s + expected_waits(cell.clients, is_drawn=True) * prefill_s) / ttft_s) / TTFT_SPREAD
-    most, least = host_s + cell.clients * prefill_s, host_s + prefill_s
+        model_s = host_s + prefill.ttft_s(cell.prompt_tokens, expected_waits(cell.clients, is_drawn=True))
+        return math.log(model_s / ttft_s) / TTFT_SPREAD
+    least = host_s + prefill.seconds(cell.prompt_tokens)
+    most = host_s + prefill.ttft_s(cell.prompt_tokens, float(cell.clients))
     return (min(math.log(most / ttft_s), 0.0) + max(math.log(least / ttft_s), 0.0)) / TTFT_SPREAD
 
 
@@ -246,6 +293,7 @@ class _Table:
 
     running: Floats
     prompts: Floats
+    shares: Floats
     gaps: Floats
     request_s: Floats
     prefills_known: NDArray[np.bool_]
@@ -253,11 +301,17 @@ class _Table:
     contexts: tuple[float, ...]
 
     @classmethod
-    def of(cls, cells: tuple[Cell, ...]) -> _Table:
+    def of(cls, cells: tuple[Cell, ...], features: LayoutFeatures) -> _Table:
         gaps = np.array([max(cell.output_tokens - 1.0, 1.0) for cell in cells])
         return cls(
             np.array([cell.running for cell in cells]),
             np.array([cell.prompt_tokens for cell in cells]),
+            np.array(
+                [
+                    fixed_share(features, cell.prompt_tokens, cell.running, gap)
+                    for cell, gap in zip(cells, gaps, strict=True)
+                ]
+            ),
             gaps,
             np.array([cell.request_s for cell in cells]),
             np.array([cell.is_saturated for cell in cells]),
@@ -267,7 +321,8 @@ class _Table:
 
     def base_steps(self, prefill: Prefill, features: LayoutFeatures, per_byte: float) -> Floats:
         """(cells,) decode step without its context reading, by the work balance [s]."""
-        one_s = prefill.fixed_s + prefill.s_per_token * self.prompts + prefill.s_per_token2 * self.prompts**2
+        tokens_s = prefill.s_per_token * self.prompts + prefill.s_per_token2 * self.prompts**2
+        one_s = prefill.fixed_s * self.shares + tokens_s
         request_s = np.where(self.prefills_known, self.decode_s + one_s, self.request_s)  # a queue is not work
         step_s = (request_s - np.minimum(self.running * one_s, MAX_PREFILL_SHARE * request_s)) / self.gaps
         bytes_read = np.array([features.read_context_bytes(tokens) for tokens in self.contexts])
@@ -287,7 +342,9 @@ def prior_prefill(features: LayoutFeatures, calibration: Calibration) -> Prefill
     )
     share = calibration.moe_prefill_flop_frac if features.experts_count else calibration.dense_prefill_flop_frac
     rate = share * features.peak_flop_per_s
-    return Prefill(float(fixed_s), features.token_flop / rate, features.attention_flop_per_token2 / 2.0 / rate)
+    index_rate = calibration.index_flop_frac * features.peak_flop_per_s
+    squared_s = features.attention_flop_per_token2 / 2.0 / rate + features.index_flop_per_token2 / 2.0 / index_rate
+    return Prefill(float(fixed_s), features.token_flop / rate, squared_s)
 
 
 def _reading(cell: Cell, features: LayoutFeatures, per_byte: float) -> float:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from simcore.cards.layout import Layout
 from simcore.data.constants import constant
 from simcore.laws.handoff import HandoffBackend, handoff_link, handoff_time
-from simcore.laws.pipeline import micro_batches, pipeline_step, scheduler_host_time
+from simcore.laws.pipeline import hop_inside_step, micro_batches, pipeline_step, scheduler_host_time
 from simcore.predict.steady import ClosedLoop, closed_loop, first_wave_factor, two_pools
 from simcore.validate.cells import Lengths, Shape
 from simcore.validate.corpus import CorpusRow, PoolSpec
 from simcore.validate.features import LayoutFeatures
-from simcore.validate.layout_fit import FittedLayout
-from simcore.validate.project import Projection
+from simcore.validate.layout_fit import FittedLayout, fixed_share, full_pass
+from simcore.validate.project import ELEMENT_BYTES, Projection
 from simcore.validate.series import SeriesModel
 
 
@@ -87,12 +87,19 @@ def _colocated(model: SeriesModel, row: CorpusRow) -> RowPrediction:
     cap = capacity.running_cap(traffic.context_tokens) * layout.pipeline_parallel / known.pipeline_parallel
     batch = min(clients, cap)
     waits = fitted.waits_at(clients, traffic.shape, is_drawn=traffic.lengths.is_drawn)
-    prefill_s, host_s = projection.prefill_s(traffic.prompt_tokens), fitted.host_s
+    gaps = max(traffic.output_tokens - 1.0, 1.0)
+    prefill, host_s = projection.prefill, fitted.host_s
+    features = projection.features
+    share = fixed_share(features, traffic.prompt_tokens, batch, gaps) if features is not None else 1.0
+    prefill_s = prefill.seconds(traffic.prompt_tokens, share)
+    wait_s = prefill.ttft_s(traffic.prompt_tokens, waits)
     stages = layout.pipeline_parallel
     if stages > 1 and known.pipeline_parallel == 1:
         step_s, hop_s = _pipeline_step(projection, traffic, batch, stages)
-        # A prompt passes every stage, but holds each for a stage's share only, so the others wait that much less.
-        host_s += prefill_s * (1.0 - 1.0 / stages) + stages * hop_s
+        # Passes follow each other a stage apart: the first takes the whole depth, each other one a stage's time.
+        pass_s = prefill.seconds(traffic.prompt_tokens) * min(waits, max(full_pass(traffic.prompt_tokens), 1.0))
+        host_s += pass_s * (1.0 - 1.0 / stages) + stages * hop_s
+        wait_s /= stages
         prefill_s /= stages
     else:
         step_s = projection.step_s(batch, traffic.context_tokens, traffic.shape)
@@ -103,7 +110,7 @@ def _colocated(model: SeriesModel, row: CorpusRow) -> RowPrediction:
         step_s=step_s,
         prefill_s=prefill_s,
         host_s=host_s,
-        wait_prefills=waits,
+        wait_s=wait_s,
     )
     distance = _distance(fitted, known, layout, traffic, batch, is_queueing=clients > cap)
     flags = _flags(projection, known, layout, traffic, distance, row)
@@ -114,7 +121,16 @@ def _pipeline_step(projection: Projection, traffic: _Traffic, batch: float, stag
     """Seconds per token through `stages` (Eq. 4) and one hop. Fewer clients than stages never fill the pipeline."""
     flights = float(micro_batches(clients_requests=batch, stages_count=stages))
     micro = batch / flights
-    hop_s = constant("pipeline.hop_overhead_s").value
+    overhead_s = constant("pipeline.hop_overhead_s").value
+    hidden = projection.features.hidden if projection.features is not None else 0
+    hop_s = float(
+        hop_inside_step(
+            activation_bytes=micro * hidden * ELEMENT_BYTES,
+            bytes_per_s=constant("collective.mesh.node_bandwidth_bytes_per_s").value,
+            wire_latency_s=0.0,
+            kernel_s=constant("kernel.occupancy_s").value,
+        )
+    )
     host_s = 0.0
     if flights > 1:
         host_s = float(
@@ -125,8 +141,10 @@ def _pipeline_step(projection: Projection, traffic: _Traffic, batch: float, stag
             )
         )
     forward_s = projection.step_s(micro, traffic.context_tokens, traffic.shape)
-    step_s = pipeline_step(forward_s=forward_s, stages_count=stages, hop_s=0.0, hop_overhead_s=hop_s, host_s=host_s)
-    return float(step_s), hop_s
+    step_s = pipeline_step(
+        forward_s=forward_s, stages_count=stages, hop_s=hop_s, hop_overhead_s=overhead_s, host_s=host_s
+    )
+    return float(step_s), hop_s + overhead_s
 
 
 def _disaggregated(model: SeriesModel, row: CorpusRow, prefill: PoolSpec, decode: PoolSpec) -> RowPrediction:
@@ -134,7 +152,7 @@ def _disaggregated(model: SeriesModel, row: CorpusRow, prefill: PoolSpec, decode
     to_prefill, _ = model.projection(row, prefill.layout)
     to_decode, known = model.projection(row, decode.layout)
     prefill_count, decode_count = prefill.replicas_count or 1, decode.replicas_count or 1
-    prefill_s = to_prefill.prefill_s(traffic.prompt_tokens)
+    prefill_s = to_prefill.prefill.seconds(traffic.prompt_tokens)
     cap = model.capacity(to_decode).running_cap(traffic.context_tokens) * decode_count
     handoff_s = _handoff_s(to_decode.features, traffic.prompt_tokens)
 

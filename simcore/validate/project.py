@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from simcore.laws.width import (
     decode_transfer,
     decode_transfer_split,
     ideal_shrink,
-    prefill_transfer_communicating,
     weight_read,
 )
 from simcore.validate.calibration import Calibration
 from simcore.validate.cells import Shape
 from simcore.validate.features import LayoutFeatures
-from simcore.validate.layout_fit import FittedLayout
+from simcore.validate.layout_fit import FittedLayout, Prefill
 
 ELEMENT_BYTES = 2
 """Hidden states travel in 16 bits."""
@@ -109,19 +109,16 @@ class Projection:
         latency_s = self.calibration.reduce_latency_s if with_latency else 0.0
         return features.reduces_count * (latency_s + ring_bytes / self.calibration.reduce_bytes_per_s)
 
-    def prefill_s(self, prompt_tokens: float) -> float:
-        """Prefill of one prompt at the target width [s]."""
-        fitted, source, target = self.fitted, self.fitted.features, self.features
-        here_s = fitted.prefill.seconds(prompt_tokens)
+    @cached_property
+    def prefill(self) -> Prefill:
+        """Prefill at the target width: weight reading and per-token work shrink on their own."""
+        here, source, target = self.fitted.prefill, self.fitted.features, self.features
         if self.width_from == self.width_to or self.law is WidthLaw.SAME:
-            return here_s
+            return here
         if self.law is WidthLaw.DIVIDE or source is None or target is None:
-            return here_s * self.ideal
+            return Prefill(here.fixed_s * self.ideal, here.s_per_token * self.ideal, here.s_per_token2 * self.ideal)
         if self.law is WidthLaw.PAPER:
-            return fitted.prefill.fixed_s + (here_s - fitted.prefill.fixed_s) * self.ideal
+            return Prefill(here.fixed_s, here.s_per_token * self.ideal, here.s_per_token2 * self.ideal)
         shrink = self.ideal**self.calibration.prefill_shrink_exponent
-        return float(
-            prefill_transfer_communicating(
-                step_s=here_s, fixed_s=0.0, communication_from_s=0.0, communication_to_s=0.0, shrink_factor=shrink
-            )
-        )
+        fixed = self.ideal**self.calibration.prefill_fixed_shrink_exponent
+        return Prefill(here.fixed_s * fixed, here.s_per_token * shrink, here.s_per_token2 * shrink)

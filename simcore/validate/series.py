@@ -13,7 +13,7 @@ from simcore.validate.calibration import Calibration
 from simcore.validate.cells import Cell, Lengths, Shape, cells_of, lengths_by_shape, lengths_for
 from simcore.validate.corpus import CorpusRow, Role
 from simcore.validate.features import LayoutFeatures
-from simcore.validate.layout_fit import FittedLayout, fit_layout
+from simcore.validate.layout_fit import FittedLayout, fit_layout, prior_prefill
 from simcore.validate.project import Projection, WidthLaw
 
 FeatureSource = Callable[[CorpusRow, Layout], LayoutFeatures | None]
@@ -115,7 +115,9 @@ def fit_series(
     layouts = {}
     for layout, members in groups.items():
         features = feature_source(members[0], layout)
-        layouts[layout] = fit_layout(cells_of(members, lengths, pool_tokens(features)), features, calibration)
+        prefill_s = prior_prefill(features, calibration).seconds if features is not None else None
+        cells = cells_of(members, lengths, pool_tokens(features), prefill_s)
+        layouts[layout] = fit_layout(cells, features, calibration)
     return SeriesModel(name, lengths, layouts, anchors, feature_source, calibration, law)
 
 

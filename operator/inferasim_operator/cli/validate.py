@@ -1,0 +1,57 @@
+"""`inferasim validate`: fit from a corpus' anchor rows, project its target rows, errors per series and overall."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from simcore.errors import InputError
+from simcore.validate.corpus import read_corpus
+from simcore.validate.evaluate import evaluate
+from simcore.validate.project import WidthLaw
+from simcore.validate.report import report
+from simcore.validate.steps import is_steps_file, read_steps, steps_report
+
+
+def run(corpus: str, law: str = WidthLaw.SPLIT_FLOOR.value) -> dict[str, Any]:
+    """The report on the corpus file: the contract's JSON. Files of single steps are told by their header.
+
+    Raises FormatError, InputError.
+    """
+    try:
+        chosen = WidthLaw(law)
+    except ValueError as error:
+        raise InputError("law", law, "be one of " + ", ".join(WidthLaw)) from error
+    if is_steps_file(corpus):
+        return steps_report(read_steps(corpus), law=chosen)
+    return report(evaluate(read_corpus(corpus), law=chosen), law=chosen.value)
+
+
+def draw(result: dict[str, Any]) -> None:
+    """The report for people: one line per series, then all rows together and the law used."""
+    table = Table(title="Median absolute error [%] on target rows", title_justify="left")
+    table.add_column("series", overflow="fold")
+    for name in ("rows", "TPOT", "TTFT", "throughput", "80 % covered", "pairs ordered", "same", "divided", "Eq. 1"):
+        table.add_column(name, justify="right")
+    for part in [*result["series"], {"series": "all", **result["overall"]}]:
+        median, simple = part["medianAbsErrorPercent"], part["baselineMedianAbsTpotErrorPercent"]
+        table.add_row(
+            part["series"],
+            str(part["rows"]),
+            *(_shown(median[name]) for name in ("tpot", "ttft", "throughput")),
+            _shown(part["intervalCoveragePercent"]["tpot"]),
+            _shown(part["ranking"]["pairsOrderedPercent"]),
+            *(_shown(simple[name]) for name in ("sameStep", "divided", "equation1Raw")),
+            style="bold" if part["series"] == "all" else None,
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"law: {result['law']['name']} – {result['law']['explanation']}")
+    flagged = sorted({flag for row in result["rows"] for flag in row["flags"]})
+    console.print("flags: " + (", ".join(flagged) or "none"))
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
