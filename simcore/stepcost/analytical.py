@@ -18,8 +18,9 @@ from simcore.cards.formats import storage_format
 from simcore.cards.layout import Engine, Layout, resolve
 from simcore.cards.model import AttentionKind, ModelCard
 from simcore.data.constants import Constant, constant
+from simcore.laws.routing_replay import Phase
 from simcore.stepcost.communication import Communication, communication
-from simcore.stepcost.experts import ExpertLoad, ExpertRates, expert_rates, experts_s, uniform_router
+from simcore.stepcost.experts import ExpertRates, RouterLoad, expert_rates, experts_s, uniform_router
 from simcore.stepcost.pipeline import pipeline_of
 from simcore.stepcost.roofline import COMPUTE_UNITS, matrix_s, peak_flop_per_s
 from simcore.stepcost.step import StepCost, Term, term
@@ -47,13 +48,13 @@ class AnalyticalStepCost(StepCost):
     work: RankWork
     collectives: Communication
     expert_rates: ExpertRates
-    load: ExpertLoad
+    load: RouterLoad
 
     def terms(self, max_batch: int) -> tuple[Term, ...]:
         """Projections, attention, ffn, experts, elementwise, collectives, lmHead and launches."""
         batch = np.arange(1, max_batch + 1, dtype=np.float64)
-        decode = self._token_parts(batch, head_rows=batch)
-        prefill = self._token_parts(PREFILL_LENGTHS, head_rows=np.ones_like(PREFILL_LENGTHS))
+        decode = self._token_parts(batch, batch, Phase.DECODE)
+        prefill = self._token_parts(PREFILL_LENGTHS, np.ones_like(PREFILL_LENGTHS), Phase.PREFILL)
         whole = np.sum(list(prefill.values()), axis=0) + self._attention_prefill(PREFILL_LENGTHS)
         lines = {key: _line(PREFILL_LENGTHS, values, whole) for key, values in prefill.items()}
         fixed, per_token = self.collectives.prefill_s
@@ -70,7 +71,7 @@ class AnalyticalStepCost(StepCost):
             ),
         )
 
-    def _token_parts(self, rows: Floats, *, head_rows: Floats) -> dict[str, Floats]:
+    def _token_parts(self, rows: Floats, head_rows: Floats, phase: Phase) -> dict[str, Floats]:
         """Seconds by part for steps whose rank holds `rows` tokens; the head runs on `head_rows` of them."""
         card, accelerator = self.card, self.accelerator
         read = accelerator.hbm_bytes_per_s * constant("memory.read_bandwidth_frac").value
@@ -90,7 +91,7 @@ class AnalyticalStepCost(StepCost):
             parts[product.part] = parts.get(product.part, np.zeros_like(rows)) + product.count * seconds
         if self.work.experts:
             tokens = rows * self.work.layout.attention_dp
-            parts["experts"] = experts_s(self.work, tokens, self.expert_rates, self.load)
+            parts["experts"] = experts_s(self.work, tokens, self.expert_rates, self.load, phase)
         passes = constant("elementwise.passes_count").value * self.work.layers_count
         parts["elementwise"] = passes * rows * self.work.hidden * ACTIVATION_BYTES / read
         kernels = _kernels(card, self.work) + self.collectives.kernels_count
@@ -147,7 +148,7 @@ def analytical(
     engine: Engine,
     kv_dtype: str = "bf16",
     nodes_count: int = 1,
-    load: ExpertLoad = uniform_router,
+    load: RouterLoad = uniform_router,
 ) -> AnalyticalStepCost:
     """The step cost of `layout` from cards alone; always flagged `ranking-only`, with what was assumed in `reasons`."""
     resolved = resolve(layout, engine, is_moe=model.is_moe)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -17,6 +17,7 @@ from simcore.cards.model import ModelCard
 from simcore.data.constants import constant
 from simcore.laws import moe as moe_laws
 from simcore.laws.expert_load import uniform_load
+from simcore.laws.routing_replay import ExpertLoad, Phase, load_at
 from simcore.stepcost.roofline import peak_flop_per_s
 from simcore.stepcost.work import Experts, RankWork
 
@@ -30,25 +31,33 @@ OWN_COVERAGE: Final = "gpt-oss"
 """Models whose names start so have a coverage curve of their own; the others take DeepSeek-V3's."""
 
 
-class ExpertLoad(Protocol):
-    """(I_n, I_d) of the busiest rank at EP width `expert_parallel` for steps of `step_tokens` tokens, (n,) each."""
+class RouterLoad(Protocol):
+    """(I_n, I_d) of the busiest rank of `experts` for steps of `step_tokens` tokens, (n,) each."""
 
-    def __call__(
-        self, *, experts_count: int, experts_per_token: int, expert_parallel: int, step_tokens: Floats
-    ) -> tuple[Floats, Floats]: ...
+    def __call__(self, experts: Experts, step_tokens: Floats, phase: Phase) -> tuple[Floats, Floats]: ...
 
 
-def uniform_router(
-    *, experts_count: int, experts_per_token: int, expert_parallel: int, step_tokens: Floats
-) -> tuple[Floats, Floats]:
-    """The load of a uniform router: chance only, no skew. Steps below one token count as one."""
-    rows, experts = uniform_load(
-        experts_count=experts_count,
-        experts_per_token=experts_per_token,
-        expert_parallel=expert_parallel,
+def uniform_router(experts: Experts, step_tokens: Floats, phase: Phase) -> tuple[Floats, Floats]:
+    """The load of a uniform router: chance only, no skew, the same in both phases."""
+    del phase
+    rows, distinct = uniform_load(
+        experts_count=experts.experts_count,
+        experts_per_token=experts.experts_per_token,
+        expert_parallel=experts.expert_parallel,
         step_tokens=np.maximum(step_tokens, 1.0),
     )
-    return np.asarray(rows), np.asarray(experts)
+    return np.asarray(rows), np.asarray(distinct)
+
+
+def recorded_router(table: Sequence[ExpertLoad]) -> RouterLoad:
+    """The load that a recorded routing replayed (`routing_replay.replay_table`); it must hold the EPs asked for."""
+
+    def load(experts: Experts, step_tokens: Floats, phase: Phase) -> tuple[Floats, Floats]:
+        tokens = np.maximum(step_tokens, 1.0)
+        rows, distinct = load_at(table, expert_parallel=experts.expert_parallel, phase=phase, step_tokens=tokens)
+        return np.asarray(rows), np.asarray(distinct)
+
+    return load
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,13 @@ def expert_rates(model: ModelCard, accelerator: AcceleratorCard, engine: Engine)
     )
 
 
-def experts_s(work: RankWork, step_tokens: Floats, rates: ExpertRates, load: ExpertLoad = uniform_router) -> Floats:
+def experts_s(
+    work: RankWork,
+    step_tokens: Floats,
+    rates: ExpertRates,
+    load: RouterLoad = uniform_router,
+    phase: Phase = Phase.DECODE,
+) -> Floats:
     """Seconds that the busiest rank's experts take in a step of `step_tokens` tokens of the whole engine. (n,).
 
     Per layer the larger of reading I_d distinct experts and computing I_n rows. Source: paper App. B.3.
@@ -81,12 +96,7 @@ def experts_s(work: RankWork, step_tokens: Floats, rates: ExpertRates, load: Exp
     tokens = np.asarray(step_tokens, dtype=np.float64)
     total = np.zeros_like(tokens)
     for experts in work.experts:
-        rows_factor, experts_factor = load(
-            experts_count=experts.experts_count,
-            experts_per_token=experts.experts_per_token,
-            expert_parallel=experts.expert_parallel,
-            step_tokens=tokens,
-        )
+        rows_factor, experts_factor = load(experts, tokens, phase)
         experts_factor = np.asarray(
             moe_laws.kept_surplus(imbalance_factor=np.maximum(experts_factor, 1.0), kept_frac=rates.kept_surplus_frac)
         )

@@ -12,7 +12,9 @@ from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.layout import Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import InputError
+from simcore.laws.routing_replay import ExpertLoad, Phase
 from simcore.stepcost.anchored import AnchoredStepCost, WidthLaw, anchored
+from simcore.stepcost.experts import recorded_router
 from simcore.stepcost.step import Step
 
 MI355X = load_accelerator_card("MI355X")
@@ -270,3 +272,18 @@ def test_a_card_in_another_weight_format_is_flagged() -> None:
     )
     assert "card-weights-differ" in wrong.flags
     assert "card-weights-differ" not in right.flags
+
+
+def test_recorded_routing_replaces_the_uniform_router() -> None:
+    # DeepSeek-V3, TP8: 20 ms at batch 64 with experts sliced (EP 1). A recording says the busiest of 8 ranks reads
+    # 1.2 times the mean distinct experts; the shift is then that surplus of the read, whatever the uniform router says.
+    anchor = made({1: 20.0, 64: 40.0}, model="DeepSeek-V3", tensorParallel=8, expertDtype="fp8")
+    card, layout = load_model_card("DeepSeek-V3"), Layout(tensor_parallel=8, expert_parallel=8)
+    rows = [ExpertLoad(8, phase, 64, 1.6, factor, 100) for phase, factor in ((Phase.DECODE, 1.2), (Phase.PREFILL, 1.0))]
+    cost = anchored(anchor, layout=layout, model=card, accelerator=MI355X, load=recorded_router(rows))
+    assert "uniform-router" not in cost.flags
+    # 58 layers; 256 (1 - (1 - 8/256)^64) x 0.89 distinct experts of 44.04 MB, / 8 ranks, x 0.2, at 0.81 x 8 TB/s.
+    distinct = 256 * (1 - (1 - 8 / 256) ** 64) * 0.89
+    shift_s = 58 * distinct / 8 * 3 * 7168 * 2048 * 0.2 / (0.81 * 8e12)
+    parts = cost.price(Step(batch=64, context_tokens=64_000))[1]
+    assert parts["expertParallel"] == pytest.approx(shift_s, rel=1e-6)
