@@ -6,7 +6,8 @@ InferasimError
 │   └── UnknownNameError  a name that no table holds: adds the nearest names
 ├── NoAnchorError       nothing measured covers the question, and the mode forbids to go on without (exit code 1)
 ├── InfeasibleError     every candidate breaks a limit: names the limit that binds (exit code 1)
-└── DomainError         a law was asked outside the domain it is stated for: a bug of the caller inside simcore
+├── DomainError         a law was asked outside the domain it is stated for: a bug of the caller inside simcore
+└── InternalError       something that cannot happen did: a bug, shown as such
 """
 
 from __future__ import annotations
@@ -67,3 +68,7 @@ class InfeasibleError(InferasimError):
 
 class DomainError(InferasimError):
     """A law called outside the domain it is stated for."""
+
+
+class InternalError(InferasimError):
+    """Something that cannot happen did: a bug."""

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simcore.units import MILLI
 
 METRICS = ("ttft", "tpot", "throughput")
@@ -21,6 +24,18 @@ class Stats:
     p90_s: float | None
     p99_s: float | None
     p999_s: float | None
+
+    @classmethod
+    def of(cls, values_s: NDArray[np.float64]) -> Stats | None:
+        """Of measured values (n,); a tail only where the sample holds a value beyond it; None when empty."""
+        count = len(values_s)
+        if not count:
+            return None
+        tails = [
+            float(np.percentile(values_s, share * 100)) if count * (1 - share) >= 1 - 1e-9 else None
+            for share in (0.9, 0.99, 0.999)
+        ]
+        return cls(float(values_s.mean()), float(np.median(values_s)), *tails)
 
     def document(self) -> dict[str, float | None]:
         """Milliseconds under the names `mean`, `median`, `p90`, `p99`, `p999`."""
@@ -61,8 +76,9 @@ class Prediction:
     source: Source
     flags: tuple[str, ...]
     ttft: Stats
-    """From admission, as engine benchmarks report it."""
-    ttft_from_arrival: Stats
+    """From arrival, as users and clients see it."""
+    ttft_from_admission: Stats
+    """Without the wait for a place in the engine, as engines report it."""
     tpot: Stats | None
     """None when no request has a second token."""
     itl: Stats | None
@@ -116,7 +132,7 @@ class Prediction:
             },
             "flags": sorted(self.flags),
             "ttftMs": self.ttft.document(),
-            "ttftFromArrivalMs": self.ttft_from_arrival.document(),
+            "ttftFromAdmissionMs": self.ttft_from_admission.document(),
             "tpotMs": self.tpot.document() if self.tpot else None,
             "itlMs": self.itl.document() if self.itl else None,
             "e2eMs": self.e2e.document(),

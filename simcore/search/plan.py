@@ -14,43 +14,13 @@ from typing import Protocol
 
 import numpy as np
 
-from simcore.cards.layout import Engine, Layout
 from simcore.errors import InputError
 from simcore.predict.result import Prediction
+from simcore.predict.shapes import EngineOption, Refusal, Shape
 from simcore.search import pareto
 from simcore.search.tiers import Binding, Tier, TierChoice, TierRule, choose, default_rule, default_tiers
 
 MAX_CANDIDATES = 2_000_000
-
-
-@dataclass(frozen=True)
-class EngineOption:
-    """An engine that the search may choose; `layouts` None means all that are legal."""
-
-    engine: Engine
-    version: str | None = None
-    image: str | None = None
-    layouts: tuple[Layout, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Shape:
-    """One engine replica that can run: what the scorer found legal and fitting."""
-
-    option: EngineOption
-    layout: Layout
-    gpus_count: int
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a layout is not a candidate: the rule and its numbers."""
-
-    option: EngineOption
-    layout: Layout
-    rule: str
-    """`legality`, `memory`, `anchor` or `gpu-budget`."""
-    detail: str
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simcore.anchors.select import Flag
 from simcore.cards.layout import Engine, Layout
 from simcore.search.plan import Answer, Candidate
 
 MOST_COUNT = 8
+MOVED = frozenset({Flag.NARROWER_ANCHOR, Flag.WIDER_ANCHOR, Flag.EXPERT_PARALLEL, Flag.ATTENTION_DP})
+"""Flags of a prediction that was carried over from another layout."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def recommend(answer: Answer, mode: str) -> tuple[Harvest, ...]:
 def _gain(candidate: Candidate) -> float:
     """Relative width of the throughput interval where the layout was not measured itself; else 0."""
     prediction = candidate.prediction
-    if prediction.source.mode == "anchored" and "moved-width" not in prediction.flags:
+    if prediction.source.mode == "anchored" and not MOVED.intersection(prediction.flags):
         return 0.0
     low, high = prediction.interval80["throughput"]
     return (high - low) / prediction.throughput_tokens_per_s

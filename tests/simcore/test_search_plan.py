@@ -12,7 +12,8 @@ from simcore.cards.layout import Engine, Layout
 from simcore.errors import InputError
 from simcore.predict.result import Prediction, Source, Stats
 from simcore.search import plan
-from simcore.search.plan import EngineOption, Question, Refusal, Shape
+from simcore.predict.shapes import EngineOption, Refusal, Shape
+from simcore.search.plan import Question
 from simcore.search.tiers import Tier
 
 STEP_FLOOR_S = 0.004
@@ -54,7 +55,7 @@ class LinearScorer:
             source=source,
             flags=(),
             ttft=flat(ttft_s),
-            ttft_from_arrival=flat(ttft_s),
+            ttft_from_admission=flat(ttft_s),
             tpot=flat(tpot_s),
             itl=flat(tpot_s),
             e2e=flat(1.0),

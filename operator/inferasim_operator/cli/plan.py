@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -101,42 +102,36 @@ def run(paths: list[str], *, quiet: bool) -> dict[str, Any]:
 def draw(result: Mapping[str, Any]) -> None:
     """The answer as tables: a row per tier, then why not, then what to harvest."""
     console = Console()
-    table = Table(title="chosen configuration per tier", title_justify="left")
-    for name in (
-        "tier",
-        "engine",
-        "layout",
-        "replicas",
-        "GPUs",
-        "clients",
-        "tok/s/GPU (80 %)",
-        "tok/s/user",
-        "TTFT ms (80 %)",
-    ):
-        table.add_column(name, justify="left" if name in ("tier", "engine", "layout") else "right")
-    table.add_column("headroom", justify="right")
-    table.add_column("source")
+    table = Table(title="chosen configuration per tier", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("tier", no_wrap=True)
+    table.add_column("configuration", no_wrap=True)
+    for name in ("GPUs", "clients", "tok/s/GPU", "tok/s/user", "TTFT ms", "headroom"):
+        table.add_column(name, justify="right", no_wrap=True)
     for choice in result["selected"]:
         configuration, predicted = choice["configuration"], choice["predicted"]
-        interval = predicted["interval80"]
         headroom = choice["headroomPermille"]
         table.add_row(
             choice["tier"],
-            configuration["engine"],
-            layout_text(configuration["layout"]),
-            str(configuration["replicas"]),
+            f"{configuration['engine']} {layout_text(configuration['layout'])} x{configuration['replicas']}",
             str(choice["gpus"]),
             str(configuration["concurrency"]),
-            _with_range(predicted["tokensPerSecondPerGpu"], interval["tokensPerSecondPerGpu"]),
+            str(predicted["tokensPerSecondPerGpu"]),
             str(predicted["tokensPerSecondPerUser"]),
-            _with_range(predicted["ttftMilliseconds"], interval["ttftMilliseconds"]),
+            str(predicted["ttftMilliseconds"]),
             "-" if headroom is None else f"{headroom / 10:+.0f} %",
-            _source_text(choice["source"]),
         )
     if result["selected"]:
         console.print(table)
-        for choice in result["selected"]:
-            console.print(f"  [bold]{choice['tier']}[/bold]: {choice['reason']}", highlight=False)
+    for choice in result["selected"]:
+        interval = choice["predicted"]["interval80"]
+        console.print(f"  [bold]{choice['tier']}[/bold]: {choice['reason']}", highlight=False, soft_wrap=True)
+        console.print(
+            f"    80 % intervals: {_range(interval['tokensPerSecondPerGpu'])} tok/s/GPU, "
+            f"TTFT {_range(interval['ttftMilliseconds'])} ms, TPOT {_range(interval['tpotMicroseconds'])} us; "
+            f"{_source_text(choice['source'])}",
+            highlight=False,
+            soft_wrap=True,
+        )
     for binding in result["binding"]:
         nearest = binding.get("nearest")
         near = ""
@@ -148,10 +143,13 @@ def draw(result: Mapping[str, Any]) -> None:
             f"  [bold red]{binding['tier']}[/bold red]: not feasible, "
             f"{binding['limit']} binds: {binding['detail']}{near}",
             highlight=False,
+            soft_wrap=True,
         )
     for harvest in result["recommendedHarvests"]:
         console.print(
-            f"  harvest {harvest['engine']} {layout_text(harvest['layout'])}: {harvest['reason']}", highlight=False
+            f"  harvest {harvest['engine']} {layout_text(harvest['layout'])}: {harvest['reason']}",
+            highlight=False,
+            soft_wrap=True,
         )
     counts = result["candidates"]
     console.print(
@@ -171,10 +169,10 @@ def layout_text(layout: Mapping[str, int]) -> str:
     return text
 
 
-def _with_range(value: int, ends: Mapping[str, int]) -> str:
-    return f"{value} ({ends['low']}–{ends['high']})"
+def _range(ends: Mapping[str, int]) -> str:
+    return f"{ends['low']}-{ends['high']}"
 
 
 def _source_text(source: Mapping[str, Any]) -> str:
-    text = str(source.get("anchor", source["mode"]))
-    return text + (f" [{', '.join(source['flags'])}]" if source.get("flags") else "")
+    text = f"from anchor {source['anchor']}" if source.get("anchor") else "no anchor: ranks only"
+    return text + (f" ({', '.join(source['flags'])})" if source.get("flags") else "")
