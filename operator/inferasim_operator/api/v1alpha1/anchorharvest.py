@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from inferasim_operator.api.v1alpha1.common import (
     AGE,
@@ -65,8 +65,8 @@ class Speculation(ApiModel):
     """Speculative decoding as it is to run."""
 
     method: Word
-    draft_tokens: Annotated[int, Field(ge=1, le=64)]
-    forced_acceptance_length_permille: Annotated[int, Field(ge=1000, le=65_000)] | None = Field(
+    draft_tokens: Annotated[int, Field(strict=True, ge=1, le=64)]
+    forced_acceptance_length_permille: Annotated[int, Field(strict=True, ge=1000, le=65_000)] | None = Field(
         default=None,
         description="Mean tokens committed per verify step, in thousandths, where the engine can force it.",
     )
@@ -150,7 +150,7 @@ class Signature(ApiModel):
     speculation: Speculation | None = None
 
 
-BatchSize = Annotated[int, Field(ge=1, le=65_536)]
+BatchSize = Annotated[int, Field(strict=True, ge=1, le=65_536)]
 
 
 class Sweeps(ApiModel):
@@ -177,14 +177,14 @@ class AnchorHarvestSpec(ApiModel):
     layout: HarvestLayout | None = Field(default=None, description="One GPU when absent.")
     signature: Signature | None = None
     sweeps: Sweeps | None = None
-    deadline_seconds: Annotated[int, Field(ge=60, le=604_800)] | None = Field(
+    deadline_seconds: Annotated[int, Field(strict=True, ge=60, le=604_800)] | None = Field(
         default=None, description="Time on the node, counted from the pod's start; 14400 when absent."
     )
-    queue_deadline_seconds: Annotated[int, Field(ge=60, le=2_592_000)] | None = Field(
+    queue_deadline_seconds: Annotated[int, Field(strict=True, ge=60, le=2_592_000)] | None = Field(
         default=None, description="Time from the Job's creation to its end, waiting included; 172800 when absent."
     )
     pod: PodOptions | None = None
-    suspend: bool | None = Field(
+    suspend: StrictBool | None = Field(
         default=None,
         description="Release the node while true; the points measured so far are kept.",
         json_schema_extra=justified_boolean("the field of Job"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import pydantic
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 GROUP = "inferasim.dev"
@@ -131,13 +131,13 @@ Digest = Annotated[str, Field(min_length=8, max_length=128, pattern=r"^[a-z0-9:]
 Timestamp = Annotated[
     str, Field(max_length=40), WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 40})
 ]
-Count = Annotated[int, Field(ge=0, le=2**53)]
-Positive = Annotated[int, Field(ge=1, le=2**53)]
-Width = Annotated[int, Field(ge=1, le=4096)]
+Count = Annotated[int, Field(strict=True, ge=0, le=2**53)]
+Positive = Annotated[int, Field(strict=True, ge=1, le=2**53)]
+Width = Annotated[int, Field(strict=True, ge=1, le=4096)]
 """A parallel width."""
-Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
-Permille = Annotated[int, Field(ge=0, le=1000)]
-SignedPermille = Annotated[int, Field(ge=-(2**31), le=2**31)]
+Tokens = Annotated[int, Field(strict=True, ge=1, le=16_777_216)]
+Permille = Annotated[int, Field(strict=True, ge=0, le=1000)]
+SignedPermille = Annotated[int, Field(strict=True, ge=-(2**31), le=2**31)]
 
 PreservedObject = Annotated[
     dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
@@ -222,7 +222,7 @@ class Toleration(ApiModel):
     operator: Annotated[str, Field(max_length=16)] | None = None
     value: Annotated[str, Field(max_length=63)] | None = None
     effect: Annotated[str, Field(max_length=32)] | None = None
-    toleration_seconds: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    toleration_seconds: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = None
 
 
 class Volume(ApiModel):
@@ -246,7 +246,7 @@ class VolumeMount(ApiModel):
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
     mount_path: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^/[^:]*$")]
     sub_path: Annotated[str, Field(max_length=1024)] | None = None
-    read_only: bool | None = Field(
+    read_only: StrictBool | None = Field(
         default=None, json_schema_extra=justified_boolean("Kubernetes' own field of this name")
     )
 
@@ -272,11 +272,11 @@ class PodOptions(ApiModel):
     volume_mounts: Annotated[tuple[VolumeMount, ...], Field(max_length=32), unique_by("mount_path")] | None = Field(
         default=None, json_schema_extra=map_list("mountPath")
     )
-    shared_memory_mebibytes: Annotated[int, Field(ge=64, le=1_048_576)] | None = Field(
+    shared_memory_mebibytes: Annotated[int, Field(strict=True, ge=64, le=1_048_576)] | None = Field(
         default=None, description="Size limit of the memory-backed /dev/shm; 16384 when absent."
     )
     supplemental_groups: (
-        Annotated[tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...], Field(max_length=16)] | None
+        Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)], ...], Field(max_length=16)] | None
     ) = Field(
         default=None,
         description="Group ids that may open the node's GPU devices (render, video).",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from inferasim_operator.api.v1alpha1.common import (
     AGE,
@@ -67,11 +67,11 @@ class Cluster(ApiModel):
     """The GPUs that the plan may use."""
 
     accelerator: Word = Field(description="Product, e.g. MI355X.")
-    nodes: Annotated[int, Field(ge=1, le=4096)]
-    gpus_per_node: Annotated[int, Field(ge=1, le=64)] | None = Field(
+    nodes: Annotated[int, Field(strict=True, ge=1, le=4096)]
+    gpus_per_node: Annotated[int, Field(strict=True, ge=1, le=64)] | None = Field(
         default=None, description="The accelerator card's count when absent."
     )
-    gpu_budget: Annotated[int, Field(ge=1, le=262_144)] | None = Field(
+    gpu_budget: Annotated[int, Field(strict=True, ge=1, le=262_144)] | None = Field(
         default=None, description="Hard cap over all replicas; all GPUs of the cluster when absent."
     )
 
@@ -105,11 +105,11 @@ class Workload(ApiModel):
 class Load(ApiModel):
     """How much of it comes at once."""
 
-    concurrencies: Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(min_length=1, max_length=64)] = (
-        Field(
-            description="Requests in flight over all replicas to consider; the search takes the best of them per tier.",
-            json_schema_extra=atomic_list(),
-        )
+    concurrencies: Annotated[
+        tuple[Annotated[int, Field(strict=True, ge=1, le=65_536)], ...], Field(min_length=1, max_length=64)
+    ] = Field(
+        description="Requests in flight over all replicas to consider; the search takes the best of them per tier.",
+        json_schema_extra=atomic_list(),
     )
 
 
@@ -117,10 +117,10 @@ class Tier(ApiModel):
     """A latency class. An absent limit does not bind."""
 
     name: Word
-    ttft_milliseconds: Annotated[int, Field(ge=1, le=86_400_000)] | None = Field(
+    ttft_milliseconds: Annotated[int, Field(strict=True, ge=1, le=86_400_000)] | None = Field(
         default=None, description="Mean time to first token, at most."
     )
-    tokens_per_second_per_user: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+    tokens_per_second_per_user: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = Field(
         default=None, description="1 / TPOT, at least."
     )
 
@@ -148,7 +148,7 @@ class ServingPlanSpec(ApiModel):
         json_schema_extra=map_list("name"),
     )
     anchors: AnchorSelector | None = None
-    suspend: bool | None = Field(
+    suspend: StrictBool | None = Field(
         default=None,
         description="Start no new search while true; what is there stays.",
         json_schema_extra=justified_boolean("the field of Job and of Flux"),
