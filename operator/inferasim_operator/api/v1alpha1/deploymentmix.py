@@ -78,6 +78,7 @@ class MixModel(ApiModel):
 class ServingSettings(ApiModel):
     """Settings for configurations of a plan that does not state them; never put in place of a stated one."""
 
+    engine_version: Word | None = Field(default=None, description="Of the image; decides which flags are emitted.")
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
     kv_dtype: Annotated[str, Field(max_length=16, pattern=r"^(bf16|fp8)$")] | None = None
     memory_permille: Permille | None = None

@@ -14,10 +14,12 @@ from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMixSpec
 from inferasim_operator.convert import first_error
 from inferasim_operator.emit.configuration import Architecture, Configuration
 from inferasim_operator.emit.target import Deployment
+from simcore.cards.formats import canonical_format
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import InputError, UnknownNameError
 
 SETTABLE: Final = (
+    "engineVersion",
     "gpusPerNode",
     "kvDtype",
     "memoryPermille",
@@ -84,7 +86,12 @@ def _of_selection(spec: DeploymentMixSpec, plan: Mapping[str, Any], selection: M
         raise InputError(f"selected[{tier}].gpusPerReplica", stated, f"be the {gpus} GPUs that the layout takes")
     source = selection.get("source") or {}
     deployment = Deployment(tier, configuration, source.get("peakPrefillTokensPerSecond"))
-    return Chosen(deployment, prediction, tuple(source.get("flags") or ()))
+    own = tuple(
+        f"{name} is the mix's, not the anchor's"
+        for name in ("engineVersion", "image")
+        if selection["configuration"].get(name) != record[name]
+    )
+    return Chosen(deployment, prediction, (*(source.get("flags") or ()), *own))
 
 
 def _completed(
@@ -102,6 +109,9 @@ def _completed(
             record.setdefault(name, settings[name])
     if "gpusPerNode" not in record and "accelerator" in record:
         record["gpusPerNode"] = load_accelerator_card(str(record["accelerator"])).gpus_per_node
+    if "kvDtype" in record:
+        # `fp8_e4m3` and `fp8` are one format here: what the bits mean is the GPU's matter (case A24).
+        record["kvDtype"] = canonical_format(str(record["kvDtype"]), f"selected[{tier}].kvDtype")
     for name in ("promptTokens", "outputTokens"):
         if name in fixed:
             record.setdefault(name, fixed[name])

@@ -141,7 +141,7 @@ def _plan(context: Context, key: ObjectKey, name: str) -> PlanState:
     status = live.get("status") or {}
     selected = status.get("selected") or []
     result = status.get("result") or {}
-    config_map = client.find("v1", "ConfigMap", key.namespace, str(result.get("configMap", "")))
+    config_map = client.find("v1", "ConfigMap", key.namespace, str(result["configMap"])) if result else None
     if config_map is not None:
         try:
             # The status shows the configuration in short; the answer's ConfigMap has all of it.
