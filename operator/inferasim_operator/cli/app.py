@@ -1,54 +1,70 @@
-"""The `inferasim` command: one sub-command per question. Modules are imported when their command runs."""
+"""The `inferasim` command: one sub-command per question. A sub-command's module is imported when it is used."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import importlib
+from typing import Any, Final
 
 import typer
+import typer.core
+import typer.main
 
-from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes
-
-app = typer.Typer(
-    name="inferasim",
-    help="Plan LLM serving on AMD GPUs: predict, search and render configurations. No cluster needed.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=True,
-)
-
-FileOption = Annotated[str, typer.Option("-f", "--file", help="YAML or JSON file; `-` reads standard input.")]
-FilesOption = Annotated[
-    list[str], typer.Option("-f", "--file", help="Files or folders: one plan, and the anchors it may use.")
-]
-OutputOption = Annotated[Format, typer.Option("-o", "--output", help="What to print.")]
-
-
-@app.command()
-def plan(
-    file: FilesOption,
-    output: OutputOption = Format.TABLE,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress bar.")] = False,
-) -> None:
-    """Find the best configuration per latency tier; exit code 1 when no tier is feasible."""
-    from inferasim_operator.cli import plan as command
-
-    with exit_codes():
-        result = command.run(file, quiet=quiet)
-        emit(result, output, command.draw)
-        if not result["feasible"]:
-            raise SystemExit(EXIT_INFEASIBLE)
+COMMANDS: Final = {
+    "plan": ("plan:plan", "Find the best configuration per latency tier."),
+    "predict": (
+        "predict:predict",
+        "Predict one configuration: latency, throughput, memory, interval, flags.",
+    ),
+    "check": ("check:check", "Judge one layout: is it legal, does it fit, what capacity does it have."),
+    "render": ("render:render", "Print the manifests of a DeploymentMix; the same bytes each time."),
+    "anchors": ("anchors:app", "Inspect, check, fit and select anchors."),
+    "validate": ("validate:validate", "Fit on a corpus' anchor rows, project its target rows, report the errors."),
+    "version": ("app:version", "Print the version."),
+}
+"""Name to (module of this package and attribute, help line), in the order that help lists them."""
 
 
-@app.command()
-def predict(file: FileOption, output: OutputOption = Format.TABLE) -> None:
-    """Predict one configuration: latency, throughput, memory, step breakdown, 80 % interval, flags."""
-    from inferasim_operator.cli import predict as command
+class _Later(typer.core.TyperCommand):
+    """A command that is known by name and help line; its module is imported when it parses its arguments."""
 
-    with exit_codes():
-        emit(command.run(file), output, command.draw)
+    def __init__(self, name: str, target: str, text: str) -> None:
+        super().__init__(name=name, help=text, short_help=text, callback=lambda: None)
+        self._target = target
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The real command's context: click parses and invokes from there."""
+        return self._real().make_context(info_name, args, parent, **extra)
+
+    def _real(self) -> Any:
+        module, attribute = self._target.split(":")
+        found = getattr(importlib.import_module(f"inferasim_operator.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            return typer.main.get_command(found)
+        single = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        single.command(self.name)(found)
+        return typer.main.get_command(single)
 
 
-@app.command()
+class _Commands(typer.core.TyperGroup):
+    """All commands, imported late."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        del ctx
+        return _Later(cmd_name, *COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def root() -> None:
+    """Plan LLM serving on AMD GPUs: predict, search and render configurations. No cluster needed."""
+
+
 def version() -> None:
     """Print the version."""
     from importlib import metadata

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from inferasim_operator.cli import documents
+from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes
 from inferasim_operator.planning import compute_plan
 from simcore.errors import FormatError, InputError
 
@@ -83,6 +85,19 @@ def _model_config(spec: Mapping[str, Any], config_maps: Mapping[str, Mapping[str
     return _json(config_maps[name][key], name, key)
 
 
+def plan(
+    file: Annotated[list[str], typer.Option("-f", "--file", help="One plan, and the anchors it may use.")],
+    output: Annotated[Format, typer.Option("-o", "--output", help="Output form.")] = Format.TABLE,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Find the best configuration per latency tier. Exit 0 feasible, 1 no tier is, 2 bad input."""
+    with exit_codes():
+        result = run(file, quiet=quiet)
+        emit(result, output, draw)
+        if not result["feasible"]:
+            raise SystemExit(EXIT_INFEASIBLE)
+
+
 def run(paths: list[str], *, quiet: bool) -> dict[str, Any]:
     """Compute the plan in `paths`, with a progress bar on a terminal."""
     request = gather(paths)
@@ -105,7 +120,7 @@ def draw(result: Mapping[str, Any]) -> None:
     table = Table(title="chosen configuration per tier", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("tier", no_wrap=True)
     table.add_column("configuration", no_wrap=True)
-    for name in ("GPUs", "clients", "tok/s/GPU", "tok/s/user", "TTFT ms", "headroom"):
+    for name in ("GPUs", "clients", "tok/s\n/GPU", "tok/s\n/user", "TTFT\nms", "head-\nroom"):
         table.add_column(name, justify="right", no_wrap=True)
     for choice in result["selected"]:
         configuration, predicted = choice["configuration"], choice["predicted"]
