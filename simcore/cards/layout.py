@@ -89,7 +89,8 @@ def resolve(layout: Layout, engine: Engine, *, is_moe: bool) -> ResolvedLayout:
     tp, dp, adp = layout.tensor_parallel, layout.data_parallel, layout.attention_data_parallel
     ep = layout.expert_parallel
     if engine is Engine.VLLM:
-        attention_tp, attention_dp = tp, max(dp, adp)
+        # DP ranks may be stated either way; inside a wider TP group vLLM has none (legality says so, no GPU is added).
+        attention_tp, attention_dp = tp, adp if tp == dp == 1 else dp
         ranks = tp * attention_dp
         moe_ranks = ranks if is_moe else tp
     else:
@@ -97,7 +98,8 @@ def resolve(layout: Layout, engine: Engine, *, is_moe: bool) -> ResolvedLayout:
         attention_dp = adp if adp > 1 else copies
         attention_tp = max(1, tp // adp)
         ranks = tp * copies
-        moe_ranks = tp
+        # ATOM's expert-parallel switch spans its data-parallel ranks too; SGLang's copies share nothing.
+        moe_ranks = ranks if engine is Engine.ATOM and ep > 1 else tp
     moe_ep = min(ep, moe_ranks) if is_moe else 1
     moe_tp = max(1, moe_ranks // moe_ep)
     gpus = ranks * layout.pipeline_parallel * layout.prefill_context_parallel

@@ -184,9 +184,9 @@ def ffn_matrices(spec: FfnSpec, hidden: int) -> tuple[Matrix, ...]:
         found += _mlp("experts", Part.EXPERTS, inner, width, gated=spec.gated, copies=spec.experts_count)
         if spec.bias:
             found.append(Matrix("router.bias", Part.ROUTER, 1, spec.experts_count, plain=True))
-            found.append(
-                Matrix("experts.bias", Part.EXPERTS, 1, 2 * width + inner, copies=spec.experts_count, plain=True)
-            )
+            copies = spec.experts_count
+            up_bias = Matrix("experts.up_bias", Part.EXPERTS, 1, 2 * width, Split.COLUMN, copies=copies, plain=True)
+            found += [up_bias, Matrix("experts.down_bias", Part.EXPERTS, 1, inner, copies=copies, plain=True)]
     if spec.shared_intermediate:
         found += _mlp("shared_experts", Part.SHARED, hidden, spec.shared_intermediate, gated=spec.gated)
         if spec.shared_gate:

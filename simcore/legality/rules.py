@@ -91,9 +91,9 @@ def ep_expressible(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterato
         if tp % ep:
             yield Finding("experts", ep, f"EP {ep} must divide TP {tp} (moe_tp = TP / EP)")
     else:
-        group = tp * case.widths.attention_dp if case.engine.value == "VLLM" else tp
-        copies = case.layout.data_parallel
-        if ep not in (group, tp * copies):
+        inside = case.engine.value == "ATOM" and case.layout.attention_data_parallel > 1
+        group = tp if inside else tp * case.widths.attention_dp
+        if ep != group:
             yield Finding(
                 "experts", ep, f"expert parallelism is off (EP 1) or spans the whole group (EP {group}), not {ep}"
             )
@@ -143,10 +143,11 @@ def mla_kernel_heads(case: LegalityCase, parameters: Mapping[str, Any]) -> Itera
         local = heads // tp
         multiple = parameters.get("multiple_of", 0)
         banned = local in parameters.get("banned", ())
-        if not banned and (local in parameters["heads"] or (multiple and local % multiple == 0)):
+        listed = local in parameters.get("unsure_heads", ())
+        if not banned and not listed and (local in parameters["heads"] or (multiple and local % multiple == 0)):
             continue
         maybe = parameters.get("unsure_multiple_of", 0)
-        unsure = local in parameters.get("unsure_heads", ()) or (not banned and maybe and local % maybe == 0)
+        unsure = listed or (not banned and maybe and local % maybe == 0)
         allowed = ", ".join(str(count) for count in parameters["heads"]) + (
             f" or multiples of {multiple}" if multiple else ""
         )

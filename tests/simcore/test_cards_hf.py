@@ -1,0 +1,239 @@
+"""Cards from config.json: every family we know, families we were never shown, and what must be refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcore.cards.hf import model_card_from_config
+from simcore.cards.matrices import parameters_count
+from simcore.cards.model import AttentionKind
+from simcore.errors import InputError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "model_configs"
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+MIXTRAL = LLAMA | {
+    "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "max_position_embeddings": 32768,
+}  # fmt: skip
+QWEN2_7B = {
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064,
+    "max_position_embeddings": 131072, "sliding_window": 131072, "use_sliding_window": False, "max_window_layers": 28,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+DEEPSEEK_V2_LITE = {
+    "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "num_hidden_layers": 27,
+    "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 10944,
+    "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1, "moe_layer_freq": 1, "q_lora_rank": None, "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 102400,
+    "max_position_embeddings": 163840, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+GEMMA3 = {
+    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+    "text_config": {
+        "model_type": "gemma3_text", "head_dim": 128, "hidden_size": 5376, "intermediate_size": 21504,
+        "num_attention_heads": 32, "num_hidden_layers": 62, "num_key_value_heads": 16, "sliding_window": 1024,
+    },
+    "vision_config": {"num_hidden_layers": 27}, "torch_dtype": "bfloat16",
+}  # fmt: skip
+STEP = {
+    "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "num_hidden_layers": 45, "hidden_size": 4096,
+    "num_attention_heads": 64, "num_attention_groups": 8, "head_dim": 128, "intermediate_size": 11264,
+    "moe_num_experts": 288, "moe_top_k": 8, "moe_intermediate_size": 1280, "share_expert_dim": 1280,
+    "moe_layers_enum": ",".join(str(index) for index in range(3, 45)), "vocab_size": 128896, "max_seq_len": 262144,
+    "layer_types": ["full_attention" if index % 4 == 0 else "sliding_attention" for index in range(45)],
+    "sliding_window": 512,
+    "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96,
+                                "num_attention_groups": 8, "head_dim": 128},
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [(LLAMA, 8_030_261_248), (MIXTRAL, 46_702_792_704), (QWEN2_7B, 7_615_616_512), (DEEPSEEK_V2_LITE, 15_706_484_224)],
+    ids=["Llama-3.1-8B", "Mixtral-8x7B", "Qwen2-7B", "DeepSeek-V2-Lite"],
+)
+def test_parameters_match_the_published_checkpoint(config: dict[str, Any], count: int) -> None:
+    """Counts as the model hub lists them for the checkpoint's safetensors."""
+    assert parameters_count(model_card_from_config(config)) == count
+
+
+def test_gemma_takes_family_defaults_and_says_so() -> None:
+    card = model_card_from_config(GEMMA3)
+    windows = [group for group in card.groups if group.attention.window_tokens]
+    assert (card.vocab_tokens, card.tied_embeddings, card.max_position_tokens) == (262208, True, 131072)
+    assert sum(group.layers_count for group in windows) == 52, "every sixth layer is full: 62 - 10"
+    assert "vocab_size" in card.assumed[0]
+
+
+def test_step_has_its_own_window_heads_and_a_shared_expert() -> None:
+    card = model_card_from_config(STEP)
+    heads = {group.attention.window_tokens: group.attention.heads for group in card.groups}
+    assert heads == {0: 64, 512: 96}
+    dense = sum(group.layers_count for group in card.groups if not group.ffn.is_moe)
+    assert dense == 3
+    moe = next(group.ffn for group in card.groups if group.ffn.is_moe)
+    assert (moe.experts_count, moe.experts_per_token, moe.shared_intermediate) == (288, 8, 1280)
+    assert (card.dtypes.shared_experts, card.dtypes.block) == ("fp8", (128, 128))
+
+
+def test_latent_attention_without_query_compression() -> None:
+    card = model_card_from_config(DEEPSEEK_V2_LITE)
+    assert card.is_mla
+    assert card.groups[0].attention.q_lora_rank == 0
+
+
+@pytest.mark.parametrize(
+    ("quant", "expected"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [64, 32]}, ("fp8", "fp8", (64, 32), 0)),
+        ({"quant_method": "fp8"}, ("fp8", "fp8", None, 0)),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, ("int4", "int4", None, 128)),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, ("int8", "int8", None, 0)),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head", "*self_attn*"]},
+         ("nvfp4", "bf16", None, 0)),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}},
+          "exclude": ["re:.*self_attn.*"]}, ("mxfp4", "bf16", None, 0)),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_channel"}}},
+         ("fp8", "fp8", None, 0)),
+        ({"quant_method": "compressed-tensors", "ignore": ["lm_head"], "config_groups": {"group_0": {
+            "targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}},
+         ("fp8", "fp8", None, 0)),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+            "num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}}}},
+         ("fp8", "fp8", (128, 128), 0)),
+        ({"quant_method": "compressed-tensors", "ignore": ["re:.*self_attn.*"], "config_groups": {"group_0": {
+            "targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}},
+         ("int4", "bf16", None, 32)),
+    ],
+    ids=["fp8-odd-block", "fp8-tensor", "awq", "gptq8", "nvfp4", "quark-mxfp4", "quark-fp8", "ct-channel", "ct-block",
+         "ct-int4"],
+)  # fmt: skip
+def test_quantisation_is_read_not_assumed(quant: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    dtypes = model_card_from_config(LLAMA | {"quantization_config": quant}).dtypes
+    assert (dtypes.weights, dtypes.attention, dtypes.block, dtypes.group) == expected
+    assert dtypes.embeddings == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"num_attention_heads": None}, "num_attention_heads"),
+        ({"num_attention_heads": "32"}, "num_attention_heads"),
+        ({"num_attention_heads": -1}, "num_attention_heads"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"num_attention_heads": True}, "num_attention_heads"),
+        ({"num_attention_heads": 32.0}, "num_attention_heads"),
+        ({"num_attention_heads": math.nan}, "num_attention_heads"),
+        ({"num_key_value_heads": 5}, "num_key_value_heads"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"hidden_size": 4097}, "hidden_size"),
+        ({"hidden_size": 10**12}, "hidden_size"),
+        ({"vocab_size": None}, "vocab_size"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers"),
+        ({"intermediate_size": None}, "intermediate_size"),
+        ({"max_position_embeddings": "long"}, "max_position_embeddings"),
+        ({"rope_scaling": {"type": "yarn", "factor": math.nan}}, "factor"),
+        ({"rope_scaling": []}, "rope_scaling"),
+        ({"torch_dtype": "bf17"}, "torch_dtype"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"layer_types": ["mamba"] * 32}, "layer_types[0]"),
+        ({"layer_types": "full"}, "layer_types"),
+        ({"hybrid_override_pattern": "M-M*"}, "hybrid_override_pattern"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok"),
+        ({"num_local_experts": 8}, "num_experts_per_tok"),
+        ({"kv_lora_rank": 512}, "qk_nope_head_dim"),
+        ({"quantization_config": "fp8"}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "magic"}}, "quant_method"),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}}, "weight_block_size"),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 0]}}, "weight_block_size[1]"),
+        ({"quantization_config": {"quant_method": "fp8", "ignored_layers": ["re:(a+)+$"]}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "fp8", "ignored_layers": ["re:["]}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 3}}, "bits"),
+        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "config_groups"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_one_line_that_names_its_field(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        model_card_from_config(LLAMA | change)
+    text = str(caught.value)
+    assert field in caught.value.field
+    assert "\n" not in text
+    assert len(text) < 400
+
+
+def test_unknown_keys_are_tolerated() -> None:
+    known = model_card_from_config(LLAMA)
+    assert model_card_from_config(LLAMA | {"a_new_key": {"x": [1]}, "auto_map": {}}) == known
+
+
+def test_partial_configs_say_what_they_leave_out() -> None:
+    card = model_card_from_config({"num_attention_heads": 64, "num_experts": 256}, partial=True)
+    assert {"layers", "hidden", "vocab", "head_dim", "expert_intermediate"} <= set(card.unknown)
+    with pytest.raises(InputError, match="hidden_size"):
+        model_card_from_config({"num_attention_heads": 64, "num_hidden_layers": 2})
+    with pytest.raises(InputError, match="at least one shape"):
+        model_card_from_config({"rms_norm_eps": 1e-6}, partial=True)
+    with pytest.raises(InputError, match="num_hidden_layers"):
+        model_card_from_config({"model_type": "llama", "num_attention_heads": 64}, partial=True)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    key=st.sampled_from(sorted(LLAMA) + ["quantization_config", "rope_scaling", "layer_types", "num_experts"]),
+    value=JSON,
+)
+def test_any_value_gives_a_card_or_an_input_error(key: str, value: object) -> None:
+    try:
+        card = model_card_from_config(LLAMA | {key: value})
+    except InputError as error:
+        assert "\n" not in str(error)
+    else:
+        assert card.layers_count >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("Qwen--Qwen3-8B", 8_190_735_360), ("Qwen--Qwen3-14B", 14_768_307_200), ("Qwen--Qwen3-32B", 32_762_123_264),
+        ("Qwen--Qwen3-30B-A3B", 30_532_122_624), ("Qwen--Qwen3-235B-A22B", 235_093_634_560),
+        ("meta-llama--Meta-Llama-3.1-8B", 8_030_261_248), ("meta-llama--Meta-Llama-3.1-70B", 70_553_706_496),
+        ("openai--gpt-oss-120b", 116_829_156_672),
+    ],
+)  # fmt: skip
+def test_stored_configs_have_the_published_parameter_counts(name: str, count: int) -> None:
+    path = SHARED / f"{name}_config.json"
+    if not path.exists():
+        pytest.skip("the shared model configs are not here")
+    assert parameters_count(model_card_from_config(json.loads(path.read_text("utf-8")))) == count
+
+
+def test_every_stored_config_gives_a_card() -> None:
+    if not SHARED.exists():
+        pytest.skip("the shared model configs are not here")
+    for path in sorted(SHARED.glob("*.json")):
+        card = model_card_from_config(json.loads(path.read_text("utf-8")))
+        assert not card.unknown, path.name
+        assert any(group.attention.kind is not AttentionKind.LINEAR for group in card.groups), path.name
