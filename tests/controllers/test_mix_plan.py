@@ -222,6 +222,8 @@ def test_what_the_plan_leaves_open_comes_from_its_question_and_the_mix() -> None
     assert (configuration.prompt_tokens, configuration.output_tokens) == (8000, 1000)
     assert configuration.gpus_per_node == 8
     assert configuration.model.architecture.value == "Dense"
+    # The checkpoint's index (Qwen/Qwen3-32B, total_size): 65,524,246,528 bytes of bf16.
+    assert configuration.model.weight_bytes == 65_524_246_528
     assert choice.flags == ("prompt length extrapolated",)
 
 

@@ -15,8 +15,10 @@ from inferasim_operator.convert import first_error
 from inferasim_operator.emit.configuration import Architecture, Configuration
 from inferasim_operator.emit.target import Deployment
 from simcore.cards.formats import canonical_format
+from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import InputError, UnknownNameError
+from simcore.memory.weights import ROTARY, weight_bytes_by_stage
 
 SETTABLE: Final = (
     "engineVersion",
@@ -136,11 +138,17 @@ def _model(spec: DeploymentMixSpec, stated: object, plan: Mapping[str, Any]) -> 
     record["name"] = name
     own = spec.model.to_dict() if spec.model is not None else {}
     record |= own
-    if "architecture" not in record:
-        try:
-            is_moe = load_model_card(str(name)).is_moe
-        except UnknownNameError as error:
+    try:
+        card = load_model_card(str(name))
+    except UnknownNameError as error:
+        if "architecture" not in record:
             hint = "there is no built-in card of this name"
             raise InputError("model.architecture", None, "be stated: Dense or MixtureOfExperts", hint) from error
-        record["architecture"] = (Architecture.MIXTURE_OF_EXPERTS if is_moe else Architecture.DENSE).value
+        return record
+    kind = Architecture.MIXTURE_OF_EXPERTS if card.is_moe else Architecture.DENSE
+    record.setdefault("architecture", kind.value)
+    if "weightBytes" not in record and not card.unknown:
+        (whole,) = weight_bytes_by_stage(card=card, layout=Layout(), engine=Engine.VLLM)
+        # The rotary table is made at start, not read.
+        record["weightBytes"] = sum(whole.values()) - whole.get(ROTARY, 0)
     return record

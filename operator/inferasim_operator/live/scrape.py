@@ -1,0 +1,108 @@
+"""One scrape of one target as named quantities; whatever the target does not say is absent, never 0."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Final
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from simcore.errors import FormatError
+
+MAX_BYTES: Final = 8 << 20
+SHARES: Final = frozenset({"kvUse", "acceptanceLength"})
+"""Gauges that are means over the series of a target; other gauges add up."""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Cumulative counts by upper bound, ascending, the last one infinite; and the sum of all values."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float
+
+    @property
+    def samples_count(self) -> float:
+        return self.counts[-1]
+
+    def mean(self) -> float | None:
+        """Exact mean of what was counted; None when nothing was."""
+        return self.total / self.samples_count if self.samples_count > 0 else None
+
+    def quantile_interval(self, share_frac: float) -> tuple[float, float] | None:
+        """The bucket that holds a quantile, as (low, high): all that a histogram knows. None when empty."""
+        if self.samples_count <= 0:
+            return None
+        wanted = share_frac * self.samples_count
+        low = 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=True):
+            if count >= wanted and count > 0:
+                return low, bound
+            low = bound
+        return low, math.inf
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """What one target said at one time."""
+
+    at_s: float
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Counters and gauges."""
+
+
+@functools.cache
+def metric_names(source: str) -> Mapping[str, tuple[str, ...]]:
+    """Names by quantity for `VLLM`, `SGLang`, `ATOM` or `EPP`."""
+    text = resources.files("inferasim_operator.live").joinpath("names.yaml").read_text("utf-8")
+    return {quantity: tuple(names) for quantity, names in yaml.safe_load(text)[source].items()}
+
+
+def parse_scrape(text: str, source: str, at_s: float) -> Scrape:
+    """A scrape in the Prometheus text format, which is parsed as hostile. Raises FormatError."""
+    if len(text) > MAX_BYTES:
+        raise FormatError("scrape", None, "text", len(text), f"be at most {MAX_BYTES} characters")
+    samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                samples.setdefault(sample.name, []).append((sample.labels, float(sample.value)))
+    except (ValueError, KeyError, IndexError) as error:
+        raise FormatError("scrape", None, "text", text[:40], "be in the Prometheus text format") from error
+    histograms: dict[str, Histogram] = {}
+    numbers: dict[str, float] = {}
+    for quantity, names in metric_names(source).items():
+        for name in names:
+            if f"{name}_bucket" in samples:
+                found = _histogram(samples[f"{name}_bucket"], samples.get(f"{name}_sum", ()))
+                if found is not None:
+                    histograms[quantity] = found
+                break
+            values = [value for _, value in samples.get(name, ()) if math.isfinite(value)]
+            if values:
+                numbers[quantity] = sum(values) / len(values) if quantity in SHARES else sum(values)
+                break
+    return Scrape(at_s, histograms, numbers)
+
+
+def _histogram(
+    buckets: Iterable[tuple[Mapping[str, str], float]], sums: Iterable[tuple[Mapping[str, str], float]]
+) -> Histogram | None:
+    counts: dict[float, float] = {}
+    for labels, value in buckets:
+        try:
+            bound = float(labels.get("le", ""))
+        except ValueError:
+            continue
+        counts[bound] = counts.get(bound, 0.0) + value
+    if math.inf not in counts:
+        return None
+    bounds = tuple(sorted(counts))
+    return Histogram(bounds, tuple(counts[bound] for bound in bounds), sum(value for _, value in sums))
