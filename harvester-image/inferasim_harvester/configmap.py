@@ -1,4 +1,4 @@
-"""Mirrors files into one ConfigMap with the pod's service account, over plain HTTPS. Needs `patch` on that name only."""
+"""Mirrors files into one ConfigMap with the pod's service account, over plain HTTPS; needs `patch` on that one name."""
 
 from __future__ import annotations
 

@@ -78,6 +78,8 @@ class Effective:
     seen: dict[str, str] = field(default_factory=dict)
     version: str | None = None
     graph_sizes: tuple[int, ...] = ()
+    graph_mode: str | None = None
+    """`full` or `piecewise`, where the engine says it."""
     token_budget: int | None = None
     kv_pool_tokens: int | None = None
     memory: dict[str, int] = field(default_factory=dict)
@@ -157,6 +159,9 @@ def _read_report(engine: Engine, version: str, report: Mapping[str, Any], found:
     sizes = next((value for path in _SIZES if isinstance(value := _leaf(report, path), list)), None)
     if sizes and all(isinstance(size, int) for size in sizes):
         found.graph_sizes = tuple(sorted(set(sizes)))
+    mode = _leaf(report, ("vllm_config", "compilation_config", "cudagraph_mode"))
+    if isinstance(mode, str):
+        found.graph_mode = "full" if "FULL" in mode.upper() else "piecewise" if "PIECEWISE" in mode.upper() else None
     for paths, field_name in ((_BUDGET, "token_budget"), (_POOL, "kv_pool_tokens")):
         number = next((v for path in paths if isinstance(v := _leaf(report, path), int) and v > 0), None)
         if number is not None:

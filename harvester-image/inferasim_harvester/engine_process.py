@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from inferasim_harvester.errors import EngineStartFailed
+from inferasim_harvester.errors import EngineStartError
 
 STOP_GRACE_S: Final = 20.0
 TAIL_BYTES: Final = 6000
@@ -27,7 +27,7 @@ class EngineProcess:
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Starts it in a process group of its own. Raises EngineStartFailed."""
+        """Starts it in a process group of its own. Raises EngineStartError."""
         path = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != OWN_BIN)
         environment = {**os.environ, **self.env, "PATH": path}
         try:
@@ -41,7 +41,7 @@ class EngineProcess:
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
-            raise EngineStartFailed(f"cannot start {self.argv[0]!r}: {error}") from error
+            raise EngineStartError(f"cannot start {self.argv[0]!r}: {error}") from error
 
     @property
     def exit_code(self) -> int | None:
@@ -59,10 +59,8 @@ class EngineProcess:
         group = self.process.pid
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGTERM)
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), STOP_GRACE_S)
-        except TimeoutError:
-            pass
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):

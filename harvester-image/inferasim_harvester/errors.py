@@ -11,31 +11,31 @@ class HarvestError(InferasimError):
     reason = "Internal"
 
 
-class EngineStartFailed(HarvestError):
+class EngineStartError(HarvestError):
     """The engine's process ended, or could not be started, before it gave a token."""
 
     reason = "EngineStartFailed"
 
 
-class EngineNotReady(HarvestError):
+class EngineNotReadyError(HarvestError):
     """No token came in the time allowed, whatever /health says (public case A20)."""
 
     reason = "EngineNotReady"
 
 
-class EngineDied(HarvestError):
+class EngineDiedError(HarvestError):
     """The engine, or one of its workers, stopped giving tokens in mid-sweep."""
 
     reason = "EngineDied"
 
 
-class RequestFailed(HarvestError):
+class RequestFailedError(HarvestError):
     """The engine answered a request with an error."""
 
     reason = "RequestFailed"
 
 
-class MeasurementFailed(HarvestError):
+class MeasurementFailedError(HarvestError):
     """Answers came, but no step time can be read from them."""
 
     reason = "MeasurementFailed"

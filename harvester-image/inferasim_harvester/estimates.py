@@ -78,7 +78,7 @@ def fit_quadratic(tokens: Sequence[int], times_s: Sequence[float]) -> Quadratic:
     t = np.asarray(times_s, dtype=np.float64)
     columns = np.stack([np.ones_like(n), n, n**2], axis=1) / t[:, None]
     scale = np.linalg.norm(columns, axis=0)
-    best: tuple[float, NDArray[np.float64]] | None = None
+    error, best = math.inf, np.zeros(3)
     for size in (1, 2, 3):
         for chosen in map(list, itertools.combinations(range(3), size)):
             solved = np.linalg.lstsq(columns[:, chosen] / scale[chosen], np.ones_like(t), rcond=None)[0]
@@ -86,12 +86,11 @@ def fit_quadratic(tokens: Sequence[int], times_s: Sequence[float]) -> Quadratic:
                 continue
             coefficients = np.zeros(3)
             coefficients[chosen] = solved / scale[chosen]
-            error = float(np.sum((columns @ coefficients - 1.0) ** 2))
-            if best is None or error < best[0]:
-                best = (error, coefficients)
-    assert best is not None  # the constant alone is always feasible
-    fixed, first, second = (float(value) for value in best[1])
-    residual = float(np.max(np.abs(columns @ best[1] - 1.0)))
+            squares = float(np.sum((columns @ coefficients - 1.0) ** 2))
+            if squares < error:
+                error, best = squares, coefficients
+    fixed, first, second = (float(value) for value in best)
+    residual = float(np.max(np.abs(columns @ best - 1.0)))
     return Quadratic(fixed, first, second, residual)
 
 

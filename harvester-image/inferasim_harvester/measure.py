@@ -1,4 +1,4 @@
-"""The measurements: single-wave decode, prefill alone, packed prefill. Each repeats until its median is certain enough."""
+"""The measurements: single-wave decode, prefill alone, packed prefill; each repeats until its median is certain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from inferasim_harvester.errors import MeasurementFailed
+from inferasim_harvester.errors import MeasurementFailedError
 from inferasim_harvester.estimates import estimate
 from inferasim_harvester.session import Session, spread_s
 from inferasim_harvester.streams import Stream
@@ -19,7 +19,7 @@ UNKNOWN_BUDGET: Final = 2048
 WINDOW_TRIES: Final = 3
 WARMUP_STEPS: Final = 4
 BLOCKER_DELAY_FRAC: Final = 0.5
-"""The later requests are sent when half of the blocker's time has passed: it is surely running, and they arrive early."""
+"""The later requests are sent when half of the blocker's time has passed: it surely runs, and they arrive early."""
 TOGETHER_FRAC: Final = 0.25
 """First tokens of one step lie closer together than this part of the step."""
 SAME_STEP_FRAC: Final = 0.2
@@ -92,7 +92,9 @@ def common_window(streams: Sequence[Stream], steps: int) -> Window | None:
     every = np.concatenate(gaps)
     step_s = float(np.median(every))
     if step_s <= 0:
-        raise MeasurementFailed("tokens of different steps arrive together: the engine or a proxy buffers its stream")
+        raise MeasurementFailedError(
+            "tokens of different steps arrive together: the engine or a proxy buffers its stream"
+        )
     return Window(
         step_s, float(np.mean(contexts)), float(np.mean(per_chunk)), float(np.mean(every)) / step_s - 1.0, stagger
     )
@@ -114,8 +116,7 @@ async def measure_decode(
             break
         stagger = 2 * stagger + 2
     else:
-        raise MeasurementFailed(f"a wave of {batch} never ran together: too few KV tokens or running requests")
-    session.take_tally()
+        raise MeasurementFailedError(f"a wave of {batch} never ran together: too few KV tokens or running requests")
     found = Decode()
     repeat = failures = 0
     while not _done(found.steps_s, precision):
@@ -127,7 +128,7 @@ async def measure_decode(
             failures += 1
             stagger += max(2, stagger // 2)
             if failures > WINDOW_TRIES:
-                raise MeasurementFailed(f"batch {batch}: too few steps that all requests share")
+                raise MeasurementFailedError(f"batch {batch}: too few steps that all requests share")
             continue
         found.steps_s.append(window.step_s)
         found.context_tokens.append(window.context_tokens)
@@ -143,7 +144,6 @@ async def measure_prefill(
     """Repeats of one prompt alone, and behind a blocker of (tokens, seconds alone) where one is given."""
     found = Prefill()
     await session.wave(f"{label}/drop", 1, length, 1)
-    session.take_tally()
     while not _done(found.ttft_s, precision):
         (stream,) = await session.wave(f"{label}/{len(found.ttft_s)}", 1, length, 1)
         found.ttft_s.append(stream.ttft_s)
@@ -166,7 +166,7 @@ async def measure_prefill(
 async def measure_packed(
     session: Session, count: int, length: int, blocker: tuple[int, float], precision: Precision, label: str
 ) -> list[float]:
-    """Repeats of `count` prompts in one step. Raises MeasurementFailed when they never share one."""
+    """Repeats of `count` prompts in one step. Raises MeasurementFailedError when they never share one."""
     values: list[float] = []
     invalid = repeat = 0
     while not _done(values, precision):
@@ -175,7 +175,7 @@ async def measure_packed(
         if step_s is not None:
             values.append(step_s)
         elif (invalid := invalid + 1) >= INVALID_TRIES:
-            raise MeasurementFailed(f"{count} prompts of {length} tokens are not computed in one step")
+            raise MeasurementFailedError(f"{count} prompts of {length} tokens are not computed in one step")
     return values
 
 

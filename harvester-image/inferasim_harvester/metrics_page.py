@@ -1,4 +1,4 @@
-"""A Prometheus text page, read leniently: engines rename their metrics, so every figure has several names (case E11)."""
+"""A Prometheus text page, read leniently: engines rename metrics, so every figure has several names (case E11)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ NAMES: Final = {
         e2e_count=(),
     ),
 }
-"""Source: vllm/v1/metrics/loggers.py 0.33, sglang/srt/observability/metrics_collector.py 0.5.23, ATOM metrics.py 2026-08."""
+"""Sources: vllm/v1/metrics/loggers.py 0.33, sglang/srt/observability/metrics_collector.py 0.5.23, ATOM metrics.py."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ FIRST_TOKEN: Final = 1000
 """Below lie special tokens and single bytes in the vocabularies of today's checkpoints."""
 DEFAULT_VOCABULARY: Final = 30_000
 WORDS: Final = (
-    "river", "stone", "market", "window", "paper", "engine", "garden", "winter", "letter", "harbor", "silver", "copper",
-    "doctor", "bridge", "forest", "signal", "planet", "ticket", "camera", "violin", "pepper", "saddle", "button", "candle",
-    "ladder", "mirror", "anchor", "basket", "rocket", "tunnel", "carpet", "island", "jacket", "kettle", "lemon", "meadow",
-    "needle", "orange", "pencil", "quarry", "ribbon", "sailor", "temple", "valley", "walnut", "yellow", "zephyr", "bottle",
+    "river", "stone", "market", "window", "paper", "engine", "garden", "winter",
+    "letter", "harbor", "silver", "copper", "doctor", "bridge", "forest", "signal",
+    "planet", "ticket", "camera", "violin", "pepper", "saddle", "button", "candle",
+    "ladder", "mirror", "anchor", "basket", "rocket", "tunnel", "carpet", "island",
+    "jacket", "kettle", "lemon", "meadow", "needle", "orange", "pencil", "quarry",
+    "ribbon", "sailor", "temple", "valley", "walnut", "yellow", "zephyr", "bottle",
 )  # fmt: skip
 """Plain words for engines that take text only."""
 

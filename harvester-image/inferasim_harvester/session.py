@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from inferasim_harvester.errors import EngineDied, MeasurementFailed
+from inferasim_harvester.errors import EngineDiedError, MeasurementFailedError
 from inferasim_harvester.prompts import Prompts
 from inferasim_harvester.streams import Dialect, Stream
 from inferasim_harvester.wire import Client
@@ -86,14 +86,14 @@ class Session:
     async def _post(self, bodies: list[bytes]) -> list[Any]:
         try:
             return await self.client.post(self.dialect.path, bodies)
-        except EngineDied as error:
-            raise EngineDied(f"{error}; {await self.health()}") from error
+        except EngineDiedError as error:
+            raise EngineDiedError(f"{error}; {await self.health()}") from error
 
     async def health(self) -> str:
         """What /health says now: a green one does not mean that tokens come (public case A20)."""
         try:
             answer = await self.client.get("/health", HEALTH_STALL_S)
-        except EngineDied:
+        except EngineDiedError:
             return "/health does not answer"
         return f"/health says {answer.status}"
 
@@ -124,7 +124,7 @@ class Session:
         return [self.dialect.request(self.model, p, max_tokens, detokenize=self.detokenize) for p in prompts]
 
     async def _words_for(self, length: int) -> int:
-        """How many words the engine counts as `length` tokens. Raises MeasurementFailed."""
+        """How many words the engine counts as `length` tokens. Raises MeasurementFailedError."""
         if length in self.words:
             return self.words[length]
         words = length
@@ -137,7 +137,7 @@ class Session:
                 self.words[length] = words
                 return words
             words = max(1, round(words * length / served))
-        raise MeasurementFailed(f"no text of {length} tokens was found; the last one had {served}")
+        raise MeasurementFailedError(f"no text of {length} tokens was found; the last one had {served}")
 
 
 def spread_s(streams: list[Stream]) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferasim_harvester.errors import RequestFailed
+from inferasim_harvester.errors import RequestFailedError
 from inferasim_harvester.wire import Answer
 from simcore.cards.layout import Engine
 
@@ -65,29 +65,35 @@ class Dialect:
         return json.dumps(self.body(model, prompt, max_tokens, detokenize), separators=(",", ":")).encode()
 
     def read(self, answer: Answer) -> Stream:
-        """The token events of a streamed answer. Raises RequestFailed."""
+        """The token events of a streamed answer. Raises RequestFailedError."""
         if answer.status != 200:
             text = answer.body[:300].decode("utf-8", "replace")
-            raise RequestFailed(f"{self.path} answered {answer.status}: {text}")
+            raise RequestFailedError(f"{self.path} answered {answer.status}: {text}")
         times: list[float] = []
         tokens: list[float] = []
         served: tuple[int, int] | None = None
         empty = 0
         for at_s, event in _events(answer):
             if "error" in event:
-                raise RequestFailed(f"{self.path} streamed an error: {str(event['error'])[:300]}")
+                raise RequestFailedError(f"{self.path} streamed an error: {str(event['error'])[:300]}")
             served = self.usage(event) or served
             before = int(tokens[-1]) if tokens else 0
+            if event.get("choices") == []:
+                continue  # the closing usage of the OpenAI dialect is no chunk
             said = self.count(event)
-            now = said if said is not None else before + bool(self.text(event))
+            # Without a count a chunk is a token: also one that is half a character, but not before the first text.
+            now = said if said is not None else before + bool(self.text(event) or (tokens and not _is_end(event)))
             if now > before:
                 times.append(at_s)
                 tokens.append(now)
             elif not tokens:
                 empty += 1
         if not times or served is None:
-            raise RequestFailed(f"{self.path} gave {len(times)} tokens and {'a' if served else 'no'} usage")
-        return Stream(answer.sent_s, np.array(times), np.array(tokens), served[0], served[1], empty)
+            raise RequestFailedError(f"{self.path} gave {len(times)} tokens and {'a' if served else 'no'} usage")
+        counts = np.array(tokens)
+        if counts[-1] != served[1]:
+            counts *= served[1] / counts[-1]  # chunks of several tokens that do not say how many
+        return Stream(answer.sent_s, np.array(times), counts, served[0], served[1], empty)
 
 
 def dialect_of(engine: Engine) -> Dialect:
@@ -109,9 +115,9 @@ def _events(answer: Answer) -> list[tuple[float, dict[str, Any]]]:
             try:
                 event = json.loads(data)
             except ValueError as error:
-                raise RequestFailed(f"the stream holds no JSON: {data[:80]!r}") from error
+                raise RequestFailedError(f"the stream holds no JSON: {data[:80]!r}") from error
             if not isinstance(event, dict):
-                raise RequestFailed(f"the stream holds no object: {data[:80]!r}")
+                raise RequestFailedError(f"the stream holds no object: {data[:80]!r}")
             found.append((piece.at_s, event))
     return found
 
@@ -169,6 +175,11 @@ def _openai_text(event: Mapping[str, Any]) -> str:
     first = choices[0] if isinstance(choices, list) and choices else {}
     delta = first.get("delta") or {}
     return str(first.get("text") or delta.get("content") or delta.get("reasoning_content") or "")
+
+
+def _is_end(event: Mapping[str, Any]) -> bool:
+    choices = event.get("choices")
+    return isinstance(choices, list) and any(choice.get("finish_reason") for choice in choices)
 
 
 def _native_usage(event: Mapping[str, Any]) -> tuple[int, int] | None:

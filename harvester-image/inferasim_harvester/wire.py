@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from inferasim_harvester.errors import EngineDied, RequestFailed
+from inferasim_harvester.errors import EngineDiedError, RequestFailedError
 from simcore.errors import InputError
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
@@ -66,11 +66,11 @@ class Answer:
         return b"".join(piece.data for piece in self.pieces)
 
     def json(self) -> Any:
-        """The body as JSON. Raises RequestFailed."""
+        """The body as JSON. Raises RequestFailedError."""
         try:
             return json.loads(self.body)
         except ValueError as error:
-            raise RequestFailed(f"the engine's answer is no JSON: {self.body[:80]!r}") from error
+            raise RequestFailedError(f"the engine's answer is no JSON: {self.body[:80]!r}") from error
 
 
 class _Exchange(asyncio.Protocol):
@@ -93,7 +93,7 @@ class _Exchange(asyncio.Protocol):
         if self.size_bytes > MAX_ANSWER_BYTES and self.transport is not None:
             self.transport.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         if not self.done.done():
             self.done.set_result(None)
 
@@ -105,12 +105,12 @@ class Client:
         self.address, self.stall_s = address, stall_s
 
     async def get(self, path: str, stall_s: float | None = None) -> Answer:
-        """One GET. Raises EngineDied when nothing answers."""
+        """One GET. Raises EngineDiedError when nothing answers."""
         (answer,) = await self.send([_request("GET", path, self.address, b"")], stall_s)
         return answer
 
     async def post(self, path: str, bodies: list[bytes], stall_s: float | None = None) -> list[Answer]:
-        """All `bodies` at one moment, each on its own connection; answers in the same order. Raises EngineDied."""
+        """All `bodies` at one moment, each on its own connection; answers in the same order. Raises EngineDiedError."""
         return await self.send([_request("POST", path, self.address, body) for body in bodies], stall_s)
 
     async def send(self, requests: list[bytes], stall_s: float | None = None) -> list[Answer]:
@@ -119,10 +119,10 @@ class Client:
         try:
             sent = []
             for exchange, request in zip(exchanges, requests, strict=True):
-                assert exchange.transport is not None
                 exchange.changed_s = exchange.loop.time()
                 sent.append(exchange.changed_s)
-                exchange.transport.write(request)
+                if exchange.transport is not None:
+                    exchange.transport.write(request)
             await self._wait(exchanges, stall_s or self.stall_s)
         finally:
             for exchange in exchanges:
@@ -138,7 +138,7 @@ class Client:
                     lambda: _Exchange(loop), self.address.host, self.address.port
                 )
         except (OSError, TimeoutError) as error:
-            raise EngineDied(f"no connection to {self.address.host}:{self.address.port}: {error}") from error
+            raise EngineDiedError(f"no connection to {self.address.host}:{self.address.port}: {error}") from error
         return exchange
 
     async def _wait(self, exchanges: list[_Exchange], stall_s: float) -> None:
@@ -148,7 +148,7 @@ class Client:
             # Progress of any stream counts: a queued request is silent while others are served.
             quiet_s = loop.time() - max(exchange.changed_s for exchange in exchanges)
             if quiet_s >= stall_s:
-                raise EngineDied(f"no byte of {len(pending)} requests for {stall_s:g} s")
+                raise EngineDiedError(f"no byte of {len(pending)} requests for {stall_s:g} s")
             _, pending = await asyncio.wait(pending, timeout=stall_s - quiet_s)
 
 
@@ -165,7 +165,7 @@ def _answer(exchange: _Exchange, sent_s: float) -> Answer:
     raw = b"".join(piece.data for piece in exchange.raw)
     head, separator, _ = raw.partition(b"\r\n\r\n")
     if not separator or not head.startswith(b"HTTP/1."):
-        raise EngineDied("the engine closed a connection without an answer")
+        raise EngineDiedError("the engine closed a connection without an answer")
     answer = Answer(sent_s, exchange.changed_s)
     answer.status = int(head[9:12])
     answer.chunked = b"transfer-encoding: chunked" in head.lower()
@@ -179,7 +179,7 @@ def _answer(exchange: _Exchange, sent_s: float) -> Answer:
         if data:
             answer.pieces.append(Piece(piece.at_s, data))
     if reader is not None and not reader.ended:
-        raise EngineDied("the engine broke off a stream")
+        raise EngineDiedError("the engine broke off a stream")
     return answer
 
 
@@ -209,7 +209,7 @@ class _Dechunker:
                 try:
                     size = int(line.split(b";")[0], 16)
                 except ValueError as error:
-                    raise RequestFailed(f"bad chunk size {line[:40]!r}") from error
+                    raise RequestFailedError(f"bad chunk size {line[:40]!r}") from error
                 self.pending = rest
                 self.ended = size == 0
                 self.left = size + 2

@@ -89,7 +89,7 @@ class Noise:
 
     def __init__(self, jitter_frac: float, seed: int) -> None:
         self.jitter_frac = jitter_frac
-        self.stream = random.Random(seed)
+        self.stream = random.Random(seed)  # noqa: S311 - noise, not a secret
 
     def factor(self) -> float:
         """One draw; 1 without jitter."""

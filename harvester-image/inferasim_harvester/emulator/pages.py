@@ -69,14 +69,38 @@ def page(emulator: Emulator, path: str) -> tuple[str, bytes] | None:
         return TEXT, _metrics(emulator).encode()
     if path == "/gpu_metrics":
         return TEXT, _gpu_metrics(emulator).encode()
-    if path in ("/server_info", "/get_server_info") and emulator.engine is not Engine.VLLM:
-        return JSON, json.dumps(_settings(emulator)).encode()
+    if path == "/server_info" or (path == "/get_server_info" and emulator.engine is Engine.SGLANG):
+        return JSON, json.dumps(_report(emulator)).encode()
     return None
 
 
-def _settings(emulator: Emulator) -> dict[str, object]:
-    base: dict[str, object] = {"version": emulator.version, "max_total_num_tokens": emulator.kv_pool_tokens}
-    return {**base, **emulator.settings, **emulator.faults.reported}
+def _report(emulator: Emulator) -> dict[str, object]:
+    """The engine's own report, in its own keys; `settings` and then the fault's `reported` replace what is here."""
+    told = {**emulator.settings, **emulator.faults.reported}
+    sizes = list(emulator.law.graph_sizes)
+    if emulator.engine is Engine.VLLM:
+        parts: dict[str, dict[str, object]] = {
+            "parallel_config": {"tensor_parallel_size": 1, "data_parallel_size": 1, "enable_expert_parallel": False},
+            "cache_config": {"enable_prefix_caching": False, "cache_dtype": "auto"},
+            "model_config": {"enforce_eager": False},
+            "compilation_config": {"cudagraph_capture_sizes": sizes, "cudagraph_mode": "FULL_AND_PIECEWISE"},
+            "scheduler_config": {"max_num_batched_tokens": emulator.token_budget},
+        }
+        known = {name: {key: told.get(key, value) for key, value in part.items()} for name, part in parts.items()}
+        return {"vllm_config": known}
+    if emulator.engine is Engine.SGLANG:
+        base = {
+            "tp_size": 1, "ep_size": 1, "dp_size": 1, "enable_dp_attention": False, "disable_radix_cache": True,
+            "disable_cuda_graph": False, "cuda_graph_bs": sizes, "chunked_prefill_size": emulator.token_budget,
+            "max_total_num_tokens": emulator.kv_pool_tokens, "version": emulator.version,
+        }  # fmt: skip
+        return {**base, **told}
+    atom = {
+        "tensor_parallel_size": 1, "enable_dp_attention": False, "enable_expert_parallel": False,
+        "enable_prefix_caching": False, "enforce_eager": False, "cudagraph_capture_sizes": sizes,
+        "max_num_batched_tokens": emulator.token_budget, "version": emulator.version,
+    }  # fmt: skip
+    return {**atom, **told}
 
 
 def _metrics(emulator: Emulator) -> str:
@@ -117,7 +141,6 @@ def _metrics(emulator: Emulator) -> str:
     }
     labels = {"model_name": emulator.model, "engine": "0"}
     config = {"block_size": 16, "num_gpu_blocks": emulator.kv_pool_tokens // 16, "cache_dtype": "auto"}
-    config = {**config, "enable_prefix_caching": "False", **emulator.settings, **emulator.faults.reported}
     return _rows(rows, labels) + _rows({"vllm:cache_config_info": 1}, {k: str(v) for k, v in config.items()})
 
 

@@ -52,7 +52,7 @@ class Scheduler:
     """Runs steps for as long as there is work. `mixed`: decode and prefill share a step (vLLM); else prefill first."""
 
     law: StepLaw
-    faults: Faults = Faults()
+    faults: Faults = field(default_factory=Faults)
     token_budget: int = 8192
     max_sequences: int = 256
     kv_pool_tokens: int = 2_000_000
@@ -150,12 +150,13 @@ class Scheduler:
         sequence.deliver(sequence, count)
 
     def _count(self, sequence: Sequence) -> None:
-        assert sequence.scheduled_s is not None and sequence.first_token_s is not None
-        assert sequence.finished_s is not None
+        scheduled_s, first_s, finished_s = sequence.scheduled_s, sequence.first_token_s, sequence.finished_s
+        if scheduled_s is None or first_s is None or finished_s is None:
+            raise RuntimeError("a request finished that was never scheduled")
         factor = self.faults.clock_factor * self.speed
         totals = self.totals
         totals.requests += 1
         totals.prompt_tokens += sequence.prompt_tokens
-        totals.prefill_s += (sequence.first_token_s - sequence.scheduled_s) * factor
-        totals.queue_s += max(0.0, sequence.scheduled_s - sequence.arrived_s) * factor
-        totals.e2e_s += (sequence.finished_s - sequence.arrived_s) * factor
+        totals.prefill_s += (first_s - scheduled_s) * factor
+        totals.queue_s += max(0.0, scheduled_s - sequence.arrived_s) * factor
+        totals.e2e_s += (finished_s - sequence.arrived_s) * factor

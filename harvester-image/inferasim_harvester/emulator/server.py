@@ -25,7 +25,7 @@ class Emulator:
     version: str = "0.33.0"
     model: str = "emulated/model"
     law: StepLaw = field(default_factory=StepLaw)
-    faults: Faults = Faults()
+    faults: Faults = field(default_factory=Faults)
     settings: Mapping[str, object] = field(default_factory=dict)
     token_budget: int = 8192
     max_sequences: int = 256
@@ -68,8 +68,8 @@ class Emulator:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+        if task is not None:
+            self._tasks.add(task)
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -81,7 +81,8 @@ class Emulator:
                 body = await reader.readexactly(length)
                 await self._route(method, path.split("?")[0], body, writer)
         finally:
-            self._tasks.discard(task)
+            if task is not None:
+                self._tasks.discard(task)
             writer.close()
 
     async def _route(self, method: str, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:

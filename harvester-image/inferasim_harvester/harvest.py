@@ -1,0 +1,371 @@
+"""One harvest from start to end: start or find the engine, warm it, measure what is missing, check, write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from inferasim_harvester import assemble, checkpoint, device, engine_process, launch, plan
+from inferasim_harvester.effective import Effective, parse_report, read_effective
+from inferasim_harvester.engine_process import EngineProcess
+from inferasim_harvester.errors import (
+    EngineDiedError,
+    EngineNotReadyError,
+    EngineStartError,
+    HarvestError,
+    MeasurementFailedError,
+    RequestFailedError,
+)
+from inferasim_harvester.measure import Precision, measure_decode, measure_packed, measure_prefill
+from inferasim_harvester.metrics_page import Counters, Sample, counters, difference, parse_page
+from inferasim_harvester.overhead import client_s_per_event
+from inferasim_harvester.plan import DRIFT, Point
+from inferasim_harvester.progress import ANCHOR_FILE, Progress
+from inferasim_harvester.prompts import Prompts
+from inferasim_harvester.session import Session
+from inferasim_harvester.spec import HarvestSpec
+from inferasim_harvester.store import Points
+from inferasim_harvester.streams import dialect_of
+from inferasim_harvester.verdict import all_checks
+from inferasim_harvester.wire import Address, Client
+from simcore.anchors.checks import CheckResult, worst
+from simcore.anchors.schema import Anchor
+from simcore.cards.layout import Engine
+from simcore.errors import InputError
+
+READY_POLL_S: Final = 1.0
+READY_TOKENS: Final = 16
+INFO_STALL_S: Final = 20.0
+CPU: Final = "CPU"
+_REPORT_PATHS: Final = {
+    Engine.VLLM: ("/server_info?config_format=json",),
+    Engine.SGLANG: ("/server_info", "/get_server_info"),
+    Engine.ATOM: ("/server_info",),
+}
+_MARKERS: Final = {Engine.VLLM: "vllm", Engine.SGLANG: "sglang", Engine.ATOM: "atom.entrypoints"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the harvest runs; none of it changes what is measured, except the precision."""
+
+    engine_url: str | None = None
+    gpu_metrics_url: str | None = None
+    node: str | None = None
+    start_timeout_s: float = 3600.0
+    stall_s: float = 120.0
+    port: int = 8000
+    decode: Precision = field(default_factory=Precision)
+    prefill: Precision = field(default_factory=lambda: Precision(target_frac=0.003, minimum=10, maximum=40))
+    client_command: str = "python -m inferasim_harvester run"
+    sysfs: Path = device.SYSFS
+
+
+@dataclass
+class Harvest:
+    """The state of one harvest."""
+
+    spec: HarvestSpec
+    points: Points
+    progress: Progress
+    options: Options
+    now: Callable[[], str]
+    process: EngineProcess | None = None
+
+    async def run(self) -> tuple[Anchor, tuple[CheckResult, ...]]:
+        """Measures and writes the anchor. Raises HarvestError or InputError; always ends an engine that it started."""
+        self.weights_dtype = self._weights_dtype()
+        todo = plan.points_of(self.spec)
+        self.progress.total = len(todo)
+        self._count(todo)
+        before = device.devices(self.options.sysfs)
+        try:
+            await self._start()
+            session = await self._ready()
+            effective = await self._effective()
+            throttled = await self._violations()
+            client_s = await client_s_per_event()
+            await self._warm_up(session)
+            await self._sweep(session, todo, effective)
+            effective.kv_pool_tokens = effective.kv_pool_tokens or (await self._effective()).kv_pool_tokens
+            await self.progress.say("checking what was measured", "Checking")
+            ran = assemble.Ran(
+                effective,
+                self.weights_dtype,
+                device.architecture(self.options.sysfs) if self.is_gpu else None,
+                None,
+                self.now(),
+                self.options.node,
+                self.options.client_command,
+            )
+            anchor, checks = all_checks(
+                self.spec,
+                self.points.records,
+                ran,
+                is_gpu=self.is_gpu,
+                own_engine=self.process is not None,
+                devices=before,
+                violations=(throttled, await self._violations()),
+                client_s_per_event=client_s,
+            )
+        except HarvestError as error:
+            raise await self._explained(error) from error
+        finally:
+            if self.process is not None:
+                await self.process.stop()
+        await self.progress.keep(ANCHOR_FILE, anchor.to_json())
+        await self.progress.say(f"{len(todo)} points, verdict {worst(checks)}", "Done")
+        return anchor, checks
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether a GPU is measured."""
+        return self.spec.accelerator.product.upper() != CPU
+
+    def _weights_dtype(self) -> str:
+        found = self.spec.signature.weight_dtype or checkpoint.weights_dtype(
+            checkpoint.read_config(self.spec.model.path)
+        )
+        if found is None:
+            raise InputError(
+                "signature.weightDtype", None, "be given when the checkpoint's config.json does not say it"
+            )
+        return found
+
+    def _count(self, todo: tuple[Point, ...]) -> None:
+        self.progress.done = sum(point.name in self.points for point in todo)
+        self.progress.remaining_weight = sum(point.weight for point in todo if point.name not in self.points)
+
+    async def _start(self) -> None:
+        if self.options.engine_url is not None:
+            self.client = Client(Address.parse(self.options.engine_url), self.options.stall_s)
+            return
+        argv = launch.command(self.spec, port=self.options.port)
+        self.client = Client(Address("127.0.0.1", self.options.port), self.options.stall_s)
+        self.process = EngineProcess(argv, launch.environment(self.spec), self.progress.folder / "engine.log")
+        await self.progress.say("starting " + " ".join(argv[:4]) + " …", "Starting")
+        await self.process.start()
+
+    async def _ready(self) -> Session:
+        """Waits for a token, not for /health: the HTTP server is up long before, and stays up after (case A20)."""
+        loop = asyncio.get_running_loop()
+        dialect = dialect_of(self.spec.engine.name)
+        config = checkpoint.read_config(self.spec.model.path)
+        detokenize = not any("--skip-tokenizer-init" in argument for argument in self.spec.engine.extra_args)
+        deadline_s = loop.time() + self.options.start_timeout_s
+        last = "nothing answered"
+        while True:
+            if self.process is not None and self.process.exit_code is not None:
+                raise EngineStartError(f"the engine ended with code {self.process.exit_code} before its first token")
+            try:
+                session = Session(
+                    self.client,
+                    dialect,
+                    Prompts(self.spec.digest, checkpoint.vocabulary(config)),
+                    await self._served_model(),
+                    detokenize,
+                )
+                await session.wave(f"ready/{loop.time():.3f}", 1, READY_TOKENS, 2)
+                session.take_tally()
+                return session
+            except HarvestError as error:
+                last = str(error)
+            if loop.time() >= deadline_s:
+                raise EngineNotReadyError(f"no token within {self.options.start_timeout_s:g} s: {last}")
+            await asyncio.sleep(READY_POLL_S)
+
+    async def _served_model(self) -> str:
+        answer = await self.client.get("/v1/models", INFO_STALL_S)
+        if answer.status != 200:
+            raise RequestFailedError(f"/v1/models answered {answer.status}")
+        listed = answer.json().get("data") or [{}]
+        return str(listed[0].get("id") or self.spec.model.name)
+
+    async def _page(self) -> list[Sample]:
+        try:
+            answer = await self.client.get("/metrics", INFO_STALL_S)
+        except EngineDiedError:
+            return []
+        return parse_page(answer.body.decode("utf-8", "replace")) if answer.status == 200 else []
+
+    async def _effective(self) -> Effective:
+        engine = self.spec.engine.name
+        report = version = None
+        for path in _REPORT_PATHS[engine]:
+            answer = await self.client.get(path, INFO_STALL_S)
+            if answer.status == 200 and (report := parse_report(answer.body)) is not None:
+                break
+        if engine is Engine.VLLM:
+            answer = await self.client.get("/version", INFO_STALL_S)
+            version = str(answer.json().get("version")) if answer.status == 200 else None
+        if self.process is not None:
+            argv, log = self.process.command_line(), self.process.log_text()
+        else:
+            argv, log = engine_process.beside(_MARKERS[engine]), ""
+        return read_effective(
+            engine,
+            self.spec.engine.version,
+            argv=argv,
+            report=report,
+            samples=await self._page(),
+            log=log,
+            reported_version=version,
+        )
+
+    async def _violations(self) -> float | None:
+        if self.options.gpu_metrics_url is None:
+            return None
+        try:
+            async with httpx.AsyncClient(timeout=INFO_STALL_S, trust_env=False) as client:
+                answer = await client.get(self.options.gpu_metrics_url)
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return None
+        return device.violations(parse_page(answer.text)) if answer.status_code == 200 else None
+
+    async def _warm_up(self, session: Session) -> None:
+        """At least as many requests as the largest batch, of every length; none of them is counted (case E08)."""
+        await self.progress.say("warming the engine up", "WarmingUp")
+        sweeps = self.spec.sweeps
+        for length in (*sweeps.prefill_lengths_tokens, *sweeps.decode_prompt_lengths_tokens):
+            await session.wave(f"warm/{length}", 1, length, 2)
+        length, batch = sweeps.decode_prompt_lengths_tokens[0], sweeps.decode_batches[-1]
+        await session.wave("warm/batch", batch, length, 4)
+        session.take_tally()
+
+    async def _sweep(self, session: Session, todo: tuple[Point, ...], effective: Effective) -> None:
+        loop = asyncio.get_running_loop()
+        for point in todo:
+            if point.name in self.points:
+                continue
+            await self.progress.say(f"measuring {point.name}", point.phase)
+            started_s = loop.time()
+            try:
+                record = await self._counted(session, point, effective)
+            except MeasurementFailedError as error:
+                session.take_tally()
+                record = {"unmeasured": str(error)}
+            self.points.add(point.name, record)
+            self.progress.measured.append((point.weight, loop.time() - started_s))
+            self._count(todo)
+            await self.progress.say(f"measured {point.name}", points=self.points)
+
+    async def _counted(self, session: Session, point: Point, effective: Effective) -> dict[str, Any]:
+        """One point's record, with its tally and the engine's counters over it."""
+        engine = self.spec.engine.name
+        before = counters(engine, await self._page())
+        record = await self._measure(session, point, effective)
+        after = await self._settled(engine, before, session.tally.requests)
+        tally = session.take_tally()
+        grown = {name: difference(value, getattr(before, name)) for name, value in asdict(after).items()}
+        served = round(tally.served_prompt_tokens / tally.requests) if tally.requests else point.length
+        if point.phase != "Prefill":
+            record["servedTokens"] = served
+        return {**record, "tally": asdict(tally), "counters": grown}
+
+    async def _settled(self, engine: Engine, before: Counters, requests: int) -> Counters:
+        """The counters once the engine has booked our last requests; engines book a moment after the last byte."""
+        for _ in range(5):
+            after = counters(engine, await self._page())
+            booked = difference(after.requests, before.requests)
+            if booked is None or booked >= requests:
+                break
+            await asyncio.sleep(0.2)
+        return after
+
+    async def _measure(self, session: Session, point: Point, effective: Effective) -> dict[str, Any]:
+        budget = effective.token_budget
+        if point.phase == "Prefill":
+            prefill = await measure_prefill(
+                session, point.length, self._blocker(budget), self.options.prefill, point.name
+            )
+            served = session.tally.worst_length_deviation
+            tokens = point.length if served == 0 else await self._served_length(session, point)
+            return {"ttftS": prefill.ttft_s, "stepS": prefill.step_s, "servedTokens": tokens}
+        if point.phase == "Packed":
+            if budget is not None and point.count * point.length > budget:
+                raise MeasurementFailedError(
+                    f"{point.count} x {point.length} tokens exceed the token budget of {budget}"
+                )
+            blocker = self._blocker(budget)
+            if blocker is None:
+                raise MeasurementFailedError("no prefill point to put in front")
+            values = await measure_packed(session, point.count, point.length, blocker, self.options.decode, point.name)
+            return {"stepS": values}
+        pool = effective.kv_pool_tokens
+        if (
+            pool is not None
+            and point.count * (point.length + self.options.decode.steps) > pool * self.spec.attention_ranks
+        ):
+            raise MeasurementFailedError(
+                f"{point.count} requests of {point.length} tokens exceed the KV pool of {pool}"
+            )
+        decode = await measure_decode(session, point.count, point.length, self.options.decode, budget, point.name)
+        return {
+            "stepsS": decode.steps_s,
+            "contextTokens": sum(decode.context_tokens) / len(decode.context_tokens),
+            "tokensPerChunk": sum(decode.tokens_per_chunk) / len(decode.tokens_per_chunk),
+            "stalledFrac": max(decode.stalled_frac),
+            "ttftS": decode.ttft_s if point.name != DRIFT else [],
+        }
+
+    async def _served_length(self, session: Session, point: Point) -> int:
+        """What the engine says it serves when asked for `point.length` tokens."""
+        (stream,) = await session.wave(f"{point.name}/served", 1, point.length, 1)
+        return stream.prompt_tokens
+
+    def _blocker(self, budget: int | None) -> tuple[int, float] | None:
+        """(tokens, seconds alone) of the longest measured prompt that fits one step."""
+        known = {
+            int(name.split("/")[1]): record["ttftS"]
+            for name, record in assemble.measured(self.points.records, "prefill").items()
+        }
+        if not known:
+            return None
+        length = plan.longest_inside(list(known), budget)
+        values = sorted(known[length])
+        return length, values[len(values) // 2]
+
+    async def _explained(self, error: HarvestError) -> HarvestError:
+        """A broken connection of an engine that has ended is its death, with its exit code."""
+        if self.process is None or self.process.exit_code is None or isinstance(error, EngineStartError):
+            return error
+        return EngineDiedError(f"the engine ended with code {self.process.exit_code}: {error}")
+
+
+def result_text(digest: str, anchor: Anchor, checks: tuple[CheckResult, ...], points_total: int) -> str:
+    """result.json of a harvest that wrote its anchor."""
+    verdict = worst(checks).value
+    return _result(
+        digest,
+        outcome="Succeeded",
+        reason="Measured",
+        message=f"{points_total} points, verdict {verdict}",
+        verdict=verdict,
+        anchorDigest=anchor.digest(),
+        checks=[
+            {"name": c.name, "verdict": c.verdict.value, "detail": c.detail, "numbers": _finite(dict(c.numbers))}
+            for c in checks
+        ],
+        logTail="",
+    )
+
+
+def failure_text(digest: str, reason: str, message: str, log_tail: str) -> str:
+    """result.json of a harvest that failed."""
+    return _result(digest, outcome="Failed", reason=reason, message=message[:2000], checks=[], logTail=log_tail)
+
+
+def _result(digest: str, **record: Any) -> str:
+    plain = {"schema": "inferasim.dev/harvest-result/v1", "specDigest": digest, **record}
+    return json.dumps(plain, sort_keys=True, indent=2, allow_nan=False) + "\n"
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}

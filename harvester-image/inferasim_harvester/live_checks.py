@@ -1,0 +1,191 @@
+"""Checks that need the harvest's own records; those of the anchor alone are simcore.anchors.checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from inferasim_harvester.device import Device
+from inferasim_harvester.estimates import Estimate
+from inferasim_harvester.session import Tally
+from simcore.anchors.checks import CheckResult, Verdict, canonical_partition
+
+PRECISION_FLAG: Final = 0.02
+"""95 % half width of a point over its mean. Ours: twice what the sweeps aim at."""
+DRIFT_FLAG, DRIFT_REFUSE = 0.02, 0.05
+"""The first decode point measured again at the end (ours: 2 % is the median spread of repeated rows)."""
+IDLE_MEMORY_FRAC: Final = 0.03
+"""Memory in use on an idle GPU: driver and firmware take a few hundred MiB."""
+CLOCK_LOW, CLOCK_HIGH = 0.80, 1.005
+"""Engine's own end-to-end time over the client's: below 1 by the way through the front end, never above it."""
+STALL_FLAG: Final = 0.10
+"""Mean gap over median gap, minus 1 (ours)."""
+LENGTH_FLAG, LENGTH_REFUSE = 0.01, 0.02
+"""Served against asked prompt length (public case E01)."""
+
+
+def real_tokens(tally: Tally) -> list[CheckResult]:
+    """Served prompt and output lengths over all measured requests, worst request included (cases E01, E07)."""
+    asked, served = tally.asked_prompt_tokens, tally.served_prompt_tokens
+    worst = tally.worst_length_deviation
+    verdict = Verdict.PASS if worst <= LENGTH_FLAG else Verdict.FLAG if worst <= LENGTH_REFUSE else Verdict.REFUSE
+    detail = f"asked for {asked} prompt tokens, {served} were served; the worst request is off by {worst:.2%}"
+    numbers = {"askedTokens": float(asked), "servedTokens": float(served), "worstDeviation": worst}
+    prompt = CheckResult("served-length", verdict, detail, numbers)
+    gap = tally.produced_tokens / tally.asked_output_tokens - 1.0 if tally.asked_output_tokens else 0.0
+    output = CheckResult(
+        "output-length",
+        Verdict.PASS if gap == 0 else Verdict.FLAG if abs(gap) <= LENGTH_REFUSE else Verdict.REFUSE,
+        f"asked for {tally.asked_output_tokens} output tokens, {tally.produced_tokens} were produced",
+        {"askedTokens": float(tally.asked_output_tokens), "producedTokens": float(tally.produced_tokens)},
+    )
+    return [prompt, output]
+
+
+def empty_chunks(tally: Tally) -> CheckResult:
+    """Chunks before the first token are ignored, not counted as the first token (public case E07)."""
+    count = tally.empty_chunks
+    numbers = {"emptyChunks": float(count), "requests": float(tally.requests)}
+    if count:
+        detail = f"{count} chunks without a token came first in {tally.requests} requests; they were ignored"
+        return CheckResult("empty-chunks", Verdict.FLAG, detail, numbers)
+    return CheckResult("empty-chunks", Verdict.PASS, "every stream began with a token", numbers)
+
+
+def prefix_counters(hit_tokens: float | None, queried_tokens: float | None) -> CheckResult | None:
+    """Only the cases where the counters cannot be read; else None, and `prefix_hits` judges the numbers."""
+    if hit_tokens is None:
+        return CheckResult("prefix-hits", Verdict.FLAG, "the engine prints no prefix-cache counter")
+    if queried_tokens is None or (not queried_tokens and hit_tokens):
+        return CheckResult("prefix-hits", Verdict.FLAG, "the engine counts hits and no queries")
+    if queried_tokens < 0 or hit_tokens < 0:
+        return CheckResult("prefix-hits", Verdict.FLAG, "the counters ran backwards: the engine was restarted")
+    return None
+
+
+def clock_agreement(engine_s: float | None, client_s: float, requests: float | None, sent: int) -> CheckResult:
+    """The engine's clock and ours measure the same requests."""
+    if engine_s is None or not requests or not client_s:
+        return CheckResult("clock-agreement", Verdict.PASS, "the engine prints no end-to-end time to compare with")
+    ratio = (engine_s / requests) / (client_s / sent)
+    numbers = {"engineOverClient": ratio, "engineRequests": requests, "clientRequests": float(sent)}
+    if round(requests) != sent:
+        detail = f"the engine finished {requests:.0f} requests, we sent {sent}: something else uses it"
+        return CheckResult("clock-agreement", Verdict.REFUSE, detail, numbers)
+    verdict = Verdict.PASS if CLOCK_LOW <= ratio <= CLOCK_HIGH else Verdict.FLAG
+    return CheckResult("clock-agreement", verdict, f"the engine's own times are {ratio:.3f} of ours", numbers)
+
+
+def precision(points: Mapping[str, Estimate]) -> CheckResult:
+    """Every point's 95 % interval is narrow enough."""
+    widest = max(points, key=lambda name: points[name].half_width_frac)
+    half = points[widest].half_width_frac
+    half = min(half, 1.0)  # a single repeat has no interval
+    verdict = Verdict.PASS if half <= PRECISION_FLAG else Verdict.FLAG
+    detail = f"the least certain point is {widest}: {half:.2%} at 95 %"
+    return CheckResult("precision", verdict, detail, {"halfWidth": half})
+
+
+def outliers(points: Mapping[str, int], repeats: int) -> CheckResult:
+    """Repeats far from their median; a few are what medians are for."""
+    count = sum(points.values())
+    worst = [name for name in sorted(points) if points[name]]
+    verdict = Verdict.FLAG if count > 0.1 * repeats else Verdict.PASS
+    detail = f"{count} of {repeats} repeats lie far from their median" + (f" ({', '.join(worst[:5])})" if worst else "")
+    return CheckResult("outliers", verdict, detail, {"outliers": float(count), "repeats": float(repeats)})
+
+
+def drift(first_s: float, again_s: float | None, name: str) -> CheckResult:
+    """The first point measured again at the end: heat, clocks and neighbours show here."""
+    if again_s is None:
+        return CheckResult("drift", Verdict.FLAG, "the first point was not measured again")
+    change = again_s / first_s - 1.0
+    size = abs(change)
+    verdict = Verdict.PASS if size <= DRIFT_FLAG else Verdict.FLAG if size <= DRIFT_REFUSE else Verdict.REFUSE
+    return CheckResult("drift", verdict, f"{name} took {change:+.1%} at the end", {"change": change})
+
+
+def stalls(worst_frac: float, name: str, preemptions: float | None) -> CheckResult:
+    """Pauses inside a wave that the median does not see, and preemptions."""
+    numbers = {"meanOverMedian": worst_frac, "preemptions": preemptions or 0.0}
+    if preemptions:
+        return CheckResult("stalls", Verdict.REFUSE, f"the engine preempted {preemptions:.0f} requests", numbers)
+    verdict = Verdict.FLAG if worst_frac > STALL_FLAG else Verdict.PASS
+    return CheckResult("stalls", verdict, f"the mean gap exceeds the median by {worst_frac:.1%} at {name}", numbers)
+
+
+def idle_devices(before: Sequence[Device], expected: int, *, is_gpu: bool, own_engine: bool) -> CheckResult:
+    """Nothing else ran on the GPUs before the engine was started."""
+    if not is_gpu:
+        return CheckResult("idle-devices", Verdict.PASS, "no GPU is measured")
+    if not before:
+        return CheckResult("idle-devices", Verdict.FLAG, "the driver shows no GPU, so nothing is known of its load")
+    if not own_engine:
+        return CheckResult("idle-devices", Verdict.FLAG, "the engine ran before us, so an idle GPU could not be seen")
+    used = max(
+        (d.used_bytes / d.memory_bytes for d in before if d.used_bytes is not None and d.memory_bytes), default=0.0
+    )
+    busy = max((d.busy_pct for d in before if d.busy_pct is not None), default=0)
+    numbers = {"gpus": float(len(before)), "usedFraction": used, "busyPercent": float(busy)}
+    if len(before) < expected:
+        return CheckResult("idle-devices", Verdict.REFUSE, f"{len(before)} GPUs for {expected} ranks", numbers)
+    verdict = Verdict.REFUSE if used > IDLE_MEMORY_FRAC or busy > 0 else Verdict.PASS
+    detail = f"before the start, {used:.1%} of memory was used and the busiest GPU was at {busy} %"
+    return CheckResult("idle-devices", verdict, detail, numbers)
+
+
+def throttling(before: float | None, after: float | None, *, is_gpu: bool) -> CheckResult:
+    """The exporter's violation counters did not move while we measured."""
+    if before is None or after is None:
+        verdict = Verdict.FLAG if is_gpu else Verdict.PASS
+        return CheckResult("throttling", verdict, "no metrics exporter was asked" if is_gpu else "no GPU is measured")
+    growth = after - before
+    verdict = Verdict.REFUSE if growth > 0 else Verdict.PASS
+    detail = f"throttle counters grew by {growth:g}" if growth > 0 else "no throttling was counted"
+    return CheckResult("throttling", verdict, detail, {"violations": growth})
+
+
+def one_partition(found: Sequence[Device], asked: str | None, *, is_gpu: bool) -> tuple[str | None, CheckResult]:
+    """(partition that the devices report, the check); labels are not trusted (public case A26)."""
+    if not is_gpu:
+        return None, CheckResult("partition", Verdict.PASS, "no GPU is measured")
+    modes = sorted({canonical_partition(device.partition) for device in found if device.partition})
+    memory = max((device.memory_bytes or 0 for device in found), default=0)
+    numbers = {"deviceMemoryBytes": float(memory)} if memory else {}
+    if not modes:
+        return None, CheckResult("partition", Verdict.FLAG, "the partition mode was not read from the device", numbers)
+    if len(modes) > 1 or (asked is not None and canonical_partition(asked) != modes[0]):
+        detail = f"asked for {asked or 'one mode'}, the devices report {', '.join(modes)}"
+        return modes[0], CheckResult("partition", Verdict.REFUSE, detail, numbers)
+    return modes[0], CheckResult("partition", Verdict.PASS, f"the devices report {modes[0]}", numbers)
+
+
+def acceptance(speculates: bool, forced: float | None, measured: float) -> CheckResult:
+    """Random prompts accept drafts at a rate that says nothing about real traffic (public case B07)."""
+    if not speculates:
+        return CheckResult("acceptance", Verdict.PASS, "no speculation")
+    numbers = {"acceptanceLength": measured}
+    if forced is None:
+        detail = f"{measured:.2f} tokens per step were accepted on random prompts: not what users will see"
+        return CheckResult("acceptance", Verdict.FLAG, detail, numbers)
+    off = abs(measured / forced - 1.0)
+    verdict = Verdict.PASS if off <= 0.05 else Verdict.REFUSE
+    return CheckResult("acceptance", verdict, f"forced to {forced:g}, measured {measured:.2f} per step", numbers)
+
+
+def unmeasured(missing: Mapping[str, str]) -> CheckResult:
+    """Points that could not be measured, with their reasons."""
+    if not missing:
+        return CheckResult("unmeasured-points", Verdict.PASS, "every point was measured")
+    text = "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))
+    return CheckResult("unmeasured-points", Verdict.FLAG, text[:1900], {"points": float(len(missing))})
+
+
+def host_time(separated: int, lengths: int) -> CheckResult:
+    """Host time could be told from the engine's step."""
+    numbers = {"lengths": float(separated)}
+    if separated < 2:
+        detail = "host time could not be told from the prefill step, so F holds it and hostTime is absent"
+        return CheckResult("host-time", Verdict.FLAG, detail, numbers)
+    verdict = Verdict.PASS if separated == lengths else Verdict.FLAG
+    return CheckResult("host-time", verdict, f"separated at {separated} of {lengths} prompt lengths", numbers)
