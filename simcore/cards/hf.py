@@ -17,6 +17,7 @@ from simcore.errors import InputError
 
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
 _INHERITED = ("quantization_config", "quant_config", "tie_word_embeddings", "torch_dtype", "dtype", "expert_dtype")
+HEAD_DIM_DERIVED = "head_dim = hidden / heads: the partial config does not give it"
 _YARN = ("yarn", "linear", "dynamic")
 
 
@@ -47,6 +48,8 @@ def model_card_from_config(
     groups = _group(attention, ffn)
     base = canonical_format(fields.text("torch_dtype", "dtype", default="bf16"), f"{fields.path}.torch_dtype")
     samples = [LayerSample(group.layer_indexes[0], group.attention.kind, group.ffn.is_moe) for group in groups]
+    if partial and "head_dim" not in fields and any(spec.head_dim for spec in attention):
+        assumed.append(HEAD_DIM_DERIVED)
     dtypes, notes = dtypes_from_config(fields, base, samples)
     assumed += notes + _structural_notes(fields, groups)
     full = next((spec for spec in attention if spec.kind is not AttentionKind.LINEAR), attention[0])

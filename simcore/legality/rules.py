@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from simcore.cards.formats import storage_format
+from simcore.cards.hf import HEAD_DIM_DERIVED
 from simcore.cards.matrices import Matrix, Part, Split, layer_matrices, part_dtype
 from simcore.cards.model import AttentionKind
 from simcore.legality.case import Finding, LegalityCase
@@ -179,8 +180,11 @@ def _block_findings(case: LegalityCase) -> Iterator[Finding]:
     block = case.card.dtypes.block
     if block is None or case.card.dtypes.online:
         return
-    found: dict[tuple[Part, int, int, int, Verdict | None], list[str]] = {}
+    guessed = HEAD_DIM_DERIVED in case.card.assumed
+    found: dict[tuple[Part, int, int, int, int, Verdict | None], list[str]] = {}
     for matrix in _sliced(case, "fp8"):
+        if guessed and matrix.part is Part.ATTENTION:
+            continue  # nothing certain can be said of a width that was not given
         size = block[0] if matrix.split is Split.COLUMN else block[1]
         for ranks, verdict in _ranks(case, matrix):
             local = matrix.local_width(ranks)
@@ -188,14 +192,13 @@ def _block_findings(case: LegalityCase) -> Iterator[Finding]:
                 continue  # tp-divides-width says so
             # A merged or routed matrix is checked even when it is not cut: its parts must start on a block.
             if local and local % size and (ranks > 1 or matrix.merged or matrix.part is Part.EXPERTS):
-                names = found.setdefault((matrix.part, local, ranks, size, verdict), [])
+                names = found.setdefault((matrix.part, local, matrix.local_width(1), ranks, size, verdict), [])
                 names += [matrix.name] if matrix.name not in names else []
                 break
     label = {Part.DENSE: "dense MLP", Part.EXPERTS: "routed experts", Part.SHARED: "shared experts"}
-    for (part, local, ranks, size, verdict), names in found.items():
-        detail = (
-            f"{label.get(part, 'attention')}: {local * ranks}/{ranks} = {local} = {local / size:g} blocks of {size}"
-        )
+    for (part, local, full, ranks, size, verdict), names in found.items():
+        slices = f"{full}/{ranks} = {local}" if local * ranks == full else f"{local} of {full} on each of {ranks} ranks"
+        detail = f"{label.get(part, 'attention')}: {slices} = {local / size:g} blocks of {size}"
         yield Finding(", ".join(names), local, detail, verdict)
 
 

@@ -150,7 +150,7 @@ def test_node_labels() -> None:
     assert (node["product"], node["gpus"], node["canPlan"]) == ("MI355X", 8, False)
 
 
-VALUES = (
+VALUES: st.SearchStrategy[object] = (
     st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats() | st.text(max_size=5) | st.just({}) | st.just([])
 )
 KEYS = [
@@ -165,6 +165,6 @@ def test_any_value_is_an_answer_or_an_input_error(key: str, value: object) -> No
     try:
         answer = check_document(CASE | {key: value})
     except InputError as error:
-        assert "\n" not in str(error)
+        assert len(str(error).splitlines()) == 1  # noqa: PT017 (either outcome is fine)
     else:
         json.dumps(answer, allow_nan=False)

@@ -202,14 +202,14 @@ JSON = st.recursive(
 
 
 @given(
-    key=st.sampled_from(sorted(LLAMA) + ["quantization_config", "rope_scaling", "layer_types", "num_experts"]),
+    key=st.sampled_from([*sorted(LLAMA), "quantization_config", "rope_scaling", "layer_types", "num_experts"]),
     value=JSON,
 )
 def test_any_value_gives_a_card_or_an_input_error(key: str, value: object) -> None:
     try:
         card = model_card_from_config(LLAMA | {key: value})
     except InputError as error:
-        assert "\n" not in str(error)
+        assert len(str(error).splitlines()) == 1  # noqa: PT017 (either outcome is fine)
     else:
         assert card.layers_count >= 1
 

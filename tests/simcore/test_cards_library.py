@@ -50,7 +50,8 @@ def test_routed_experts_of_deepseek() -> None:
     [
         ("deepseek-ai/DeepSeek-V3.2-Exp", "DeepSeek-V3.2"), ("DeepSeek-V3.2-FP8", "DeepSeek-V3.2"),
         ("DeepSeek-R1-0528", "DeepSeek-R1"), ("DeepSeek-R1-0528-MXFP4", "DeepSeek-R1-MXFP4"),
-        ("Llama-3.1-8B-Instruct", "Llama-3.1-8B"), ("llama-3.1-8b", "Llama-3.1-8B"), ("Kimi-K2.7-Code", "Kimi-K2.7-Code"),
+        ("Llama-3.1-8B-Instruct", "Llama-3.1-8B"), ("llama-3.1-8b", "Llama-3.1-8B"),
+        ("Kimi-K2.7-Code", "Kimi-K2.7-Code"),
         ("qwen3_14b_fp8", "Qwen3-14B-FP8"), ("GLM-5.3", "GLM-5.3"), ("MiniMax-M3-MXFP4", "MiniMax-M3-MXFP4"),
     ],
 )  # fmt: skip

@@ -35,7 +35,8 @@ GIB = 1 << 30
 def _dense(layers: int, heads: int, kv: int, dim: int, width: int, vocab: int) -> ModelCard:
     return model_card_from_config(
         {
-            "model_type": "llama", "num_hidden_layers": layers, "hidden_size": heads * dim, "num_attention_heads": heads,
+            "model_type": "llama", "num_hidden_layers": layers, "hidden_size": heads * dim,
+            "num_attention_heads": heads,
             "num_key_value_heads": kv, "head_dim": dim, "intermediate_size": width, "vocab_size": vocab,
             "max_position_embeddings": 4096,
         }
