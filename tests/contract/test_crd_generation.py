@@ -21,11 +21,11 @@ def test_committed_rules_are_current() -> None:
     assert rbacgen.main(["--check"]) == 0
 
 
-def test_rules_hold_no_wildcard_and_no_secret() -> None:
-    """Least privilege: named verbs on named resources, no right on Secrets."""
+def test_rules_hold_no_wildcard_and_list_no_secret() -> None:
+    """Least privilege: named verbs on named resources; a Secret is read by the name that a spec gives, never listed."""
     for rule in rbacgen.policy_rules(rbacgen.RULES):
         assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
-        assert "secrets" not in rule["resources"]
+        assert "secrets" not in rule["resources"] or rule["verbs"] == ["get"]
 
 
 class _Inner(ApiModel):
