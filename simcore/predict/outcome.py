@@ -9,8 +9,7 @@ from typing import Any
 
 from simcore.des.closed_loop import closed_loop
 from simcore.des.config import SchedulerConfig
-from simcore.errors import InternalError
-from simcore.predict.result import Stats
+from simcore.des.result import Distribution
 from simcore.stepcost.step import StepCost
 
 
@@ -18,12 +17,12 @@ from simcore.stepcost.step import StepCost
 class Outcome:
     """Measured on simulated requests. Throughput counts output tokens of the whole run over its duration."""
 
-    ttft: Stats
-    ttft_from_admission: Stats
-    tpot: Stats | None
-    itl: Stats | None
+    ttft: Distribution
+    ttft_from_admission: Distribution
+    tpot: Distribution | None
+    itl: Distribution | None
     """None on the light path, which keeps no gaps."""
-    e2e: Stats
+    e2e: Distribution
     throughput_tokens_per_s: float
     requests_per_s: float
     requests_count: int
@@ -33,6 +32,8 @@ class Outcome:
     queueing: Mapping[str, float]
     preemptions_count: int
     kv_occupancy_frac: float | None
+    mixed_step_frac: float | None = None
+    """Share of decode steps that also held a prefill; None where no step decoded."""
 
 
 def closed_loop_outcome(
@@ -59,11 +60,11 @@ def closed_loop_outcome(
     )
     queue_s = float(run.queue_s.mean())
     return Outcome(
-        ttft=_required(Stats.of(run.ttft_s)),
-        ttft_from_admission=_required(Stats.of(run.ttft_s - run.queue_s)),
-        tpot=Stats.of(run.tpot_s),
+        ttft=Distribution.of(run.ttft_s),
+        ttft_from_admission=Distribution.of(run.ttft_s - run.queue_s),
+        tpot=Distribution.of(run.tpot_s) if len(run.tpot_s) else None,
         itl=None,
-        e2e=_required(Stats.of(run.e2e_s)),
+        e2e=Distribution.of(run.e2e_s),
         throughput_tokens_per_s=run.output_tokens_per_s,
         requests_per_s=requests_count / run.duration_s,
         requests_count=requests_count,
@@ -72,10 +73,5 @@ def closed_loop_outcome(
         queueing={"meanQueueSeconds": queue_s, "meanRunningRequests": run.mean_batch},
         preemptions_count=run.preemptions_count,
         kv_occupancy_frac=run.peak_kv_frac,
+        mixed_step_frac=run.mixed_steps_count / run.decode_steps_count if run.decode_steps_count else None,
     )
-
-
-def _required(stats: Stats | None) -> Stats:
-    if stats is None:
-        raise InternalError("a run without requests")
-    return stats

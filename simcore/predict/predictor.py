@@ -351,8 +351,8 @@ class Predictor:
         distance = self._distance(priced, shape.layout, anchor, batch * priced.widths.attention_dp, is_queueing)
         calibration = interval_calibration()
         values = {
-            "ttft": outcome.ttft.mean_s,
-            "tpot": outcome.tpot.mean_s if outcome.tpot else 0.0,
+            "ttft": outcome.ttft.mean_s or 0.0,
+            "tpot": (outcome.tpot.mean_s or 0.0) if outcome.tpot else 0.0,
             "throughput": outcome.throughput_tokens_per_s,
         }
         interval = {name: calibration.interval(name, values[name], distance) for name in METRICS}

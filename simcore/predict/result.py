@@ -6,46 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from simcore.des.result import Distribution
+from simcore.errors import InternalError
 from simcore.units import MILLI
 
 METRICS = ("ttft", "tpot", "throughput")
 """Metrics that carry an 80 % interval."""
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Distribution of one latency over requests (ITL: over gaps), seconds; a tail is None where the sample is small."""
-
-    mean_s: float
-    median_s: float
-    p90_s: float | None
-    p99_s: float | None
-    p999_s: float | None
-
-    @classmethod
-    def of(cls, values_s: NDArray[np.float64]) -> Stats | None:
-        """Of measured values (n,); a tail only where the sample holds a value beyond it; None when empty."""
-        count = len(values_s)
-        if not count:
-            return None
-        tails = [
-            float(np.percentile(values_s, share * 100)) if count * (1 - share) >= 1 - 1e-9 else None
-            for share in (0.9, 0.99, 0.999)
-        ]
-        return cls(float(values_s.mean()), float(np.median(values_s)), *tails)
-
-    def document(self) -> dict[str, float | None]:
-        """Milliseconds under the names `mean`, `median`, `p90`, `p99`, `p999`."""
-        return {
-            "mean": _ms(self.mean_s),
-            "median": _ms(self.median_s),
-            "p90": _ms(self.p90_s),
-            "p99": _ms(self.p99_s),
-            "p999": _ms(self.p999_s),
-        }
+TAILS = (0.9, 0.99, 0.999)
 
 
 @dataclass(frozen=True)
@@ -75,14 +42,14 @@ class Prediction:
     concurrency: int | None
     source: Source
     flags: tuple[str, ...]
-    ttft: Stats
+    ttft: Distribution
     """From arrival, as users and clients see it."""
-    ttft_from_admission: Stats
+    ttft_from_admission: Distribution
     """Without the wait for a place in the engine, as engines report it."""
-    tpot: Stats | None
+    tpot: Distribution | None
     """None when no request has a second token."""
-    itl: Stats | None
-    e2e: Stats
+    itl: Distribution | None
+    e2e: Distribution
     throughput_tokens_per_s: float
     requests_per_s: float
     requests_count: int
@@ -94,16 +61,20 @@ class Prediction:
     kv_occupancy_frac: float | None
     memory: Mapping[str, Any]
     step_breakdown: Mapping[str, Any]
+    mixed_step_frac: float | None = None
+    """Share of decode steps that also held a prefill; None = unknown."""
+    mean_running: float | None = None
+    """Decoding requests per step of all ranks, averaged over decode steps; None = unknown."""
     key: tuple[object, ...] = field(default=())
     """Total order among candidates, so that no choice depends on the order of input."""
 
     @property
     def ttft_s(self) -> float:
-        return self.ttft.mean_s
+        return _stated(self.ttft)
 
     @property
     def tpot_s(self) -> float:
-        return self.tpot.mean_s if self.tpot else 0.0
+        return _stated(self.tpot) if self.tpot else 0.0
 
     @property
     def throughput_per_gpu_tokens_per_s(self) -> float:
@@ -112,7 +83,7 @@ class Prediction:
     @property
     def interactivity_tokens_per_s(self) -> float | None:
         """Tokens per second that one user sees, 1/TPOT."""
-        return 1.0 / self.tpot.mean_s if self.tpot and self.tpot.mean_s > 0 else None
+        return 1.0 / self.tpot_s if self.tpot_s > 0 else None
 
     def document(self) -> dict[str, Any]:
         """The JSON form of design §5: camelCase, units in names, unknown = null."""
@@ -131,11 +102,11 @@ class Prediction:
                 "assumed": sorted(self.source.assumed),
             },
             "flags": sorted(self.flags),
-            "ttftMs": self.ttft.document(),
-            "ttftFromAdmissionMs": self.ttft_from_admission.document(),
-            "tpotMs": self.tpot.document() if self.tpot else None,
-            "itlMs": self.itl.document() if self.itl else None,
-            "e2eMs": self.e2e.document(),
+            "ttftMs": latency_document(self.ttft),
+            "ttftFromAdmissionMs": latency_document(self.ttft_from_admission),
+            "tpotMs": latency_document(self.tpot) if self.tpot else None,
+            "itlMs": latency_document(self.itl) if self.itl else None,
+            "e2eMs": latency_document(self.e2e),
             "throughputTokensPerSecond": _round(self.throughput_tokens_per_s),
             "throughputTokensPerSecondPerGpu": _round(self.throughput_per_gpu_tokens_per_s),
             "interactivityTokensPerSecond": _round(self.interactivity_tokens_per_s),
@@ -148,11 +119,29 @@ class Prediction:
             },
             "hitRates": dict(self.hit_rates),
             "queueing": dict(self.queueing),
+            "mixedStepFraction": _round(self.mixed_step_frac),
             "preemptions": self.preemptions_count,
             "kvOccupancyFraction": _round(self.kv_occupancy_frac),
             "memory": dict(self.memory),
             "stepBreakdown": dict(self.step_breakdown),
         }
+
+
+def latency_document(latency: Distribution) -> dict[str, float | None]:
+    """Milliseconds under `mean`, `median`, `p90`, `p99`, `p999`; null where the sample is too small to say."""
+    return {
+        "mean": _ms(latency.mean_s),
+        "median": _ms(latency.median_s),
+        "p90": _ms(latency.p90_s),
+        "p99": _ms(latency.p99_s),
+        "p999": _ms(latency.p999_s),
+    }
+
+
+def _stated(latency: Distribution) -> float:
+    if latency.mean_s is None:
+        raise InternalError("a run without requests")
+    return latency.mean_s
 
 
 def _round(value: float | None) -> float | None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcore.cards.layout import Engine, Layout
+from simcore.des.result import Distribution
 from simcore.errors import InputError
-from simcore.predict.result import Prediction, Source, Stats
-from simcore.search import plan
+from simcore.predict.result import Prediction, Source
 from simcore.predict.shapes import EngineOption, Refusal, Shape
+from simcore.search import plan
 from simcore.search.plan import Question
 from simcore.search.tiers import Tier
 
@@ -20,8 +21,8 @@ STEP_FLOOR_S = 0.004
 STEP_PER_CLIENT_S = 0.0002
 
 
-def flat(value_s: float) -> Stats:
-    return Stats(value_s, value_s, None, None, None)
+def flat(value_s: float) -> Distribution:
+    return Distribution(10, value_s, value_s, None, None, None)
 
 
 class LinearScorer:

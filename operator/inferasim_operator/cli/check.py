@@ -9,16 +9,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from inferasim_operator.cli.check_input import (
-    CheckInput,
-    engine_input,
-    hbm_bytes,
-    legality_case,
-    memory_request,
-    model_card,
-    read_case,
-    to_layout,
-)
 from inferasim_operator.cli.documents import load_document
 from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes
 from simcore.cards.labels import read_node_labels
@@ -36,6 +26,16 @@ from simcore.legality import (
 )
 from simcore.legality.judge import suggest_layouts
 from simcore.memory import MemoryPlan, kv_format, kv_transfer_bytes, plan_memory
+from simcore.predict.case import (
+    CheckInput,
+    engine_input,
+    hbm_bytes,
+    legality_case,
+    memory_request,
+    model_card,
+    read_case,
+    to_layout,
+)
 
 _FIGURES = (
     "gpusPerEngine", "nodesPerEngine", "attentionTensorParallel", "weightBytesPerGpu", "kvBytesPerTokenPerRank",

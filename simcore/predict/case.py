@@ -1,4 +1,4 @@
-"""The input of `inferasim check`: one case, strictly read, turned into simcore's own types."""
+"""One case as the user writes it (docs/check.md), strictly read and turned into simcore's own types."""
 
 from __future__ import annotations
 
