@@ -38,6 +38,10 @@ class ClosedLoopRun:
     mean_batch: float
     """Decoding requests, averaged over decode steps."""
     peak_kv_frac: float
+    decode_steps_count: int = 0
+    """Steps in which a rank decoded."""
+    mixed_steps_count: int = 0
+    """Of these, steps in which a rank also prefilled: the same rank where the engine mixes, else another one."""
 
     @property
     def mean_ttft_s(self) -> float:
@@ -141,4 +145,7 @@ def _measure(state: State, records: Ints, warmup: int) -> ClosedLoopRun:
         preemptions_count=int(records[:, f.O_PREEMPTIONS].sum()),
         mean_batch=int(runs[:, f.X_BATCH_STEPS].sum()) / decode_steps if decode_steps else 0.0,
         peak_kv_frac=float((units[:, f.U_PEAK] / units[:, f.U_BLOCKS]).max()),
+        decode_steps_count=decode_steps,
+        # A step decodes, prefills or does both.
+        mixed_steps_count=decode_steps + int((runs[:, f.X_PREFILL_STEPS] - runs[:, f.X_STEPS_TOTAL]).sum()),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -18,13 +18,12 @@ from simcore.errors import InputError, NoAnchorError
 from simcore.legality import Judgement, LegalityCase, Verdict, enumerate_layouts, judge
 from simcore.memory import MemoryPlan, MemoryRequest, Reserve, kv_format, plan_memory
 from simcore.memory.pool import DEFAULT_MEMORY_FRAC
+from simcore.predict.costs import CostRequest, Speculation, build_cost
 from simcore.predict.engines import EngineDefaults, engine_defaults
 from simcore.predict.intervals import Distance, interval_calibration
 from simcore.predict.outcome import Outcome, closed_loop_outcome
 from simcore.predict.result import METRICS, Prediction, Source
 from simcore.predict.shapes import EngineOption, Refusal, Shape
-from simcore.stepcost.analytical import analytical
-from simcore.stepcost.anchored import anchored
 from simcore.stepcost.step import Step, StepCost
 
 UNANCHORED_DOUBLINGS = 3.0
@@ -58,6 +57,9 @@ class Overrides:
     attention_backend: str | None = None
     moe_backend: str | None = None
     partition: str | None = None
+    speculation: Speculation | None = None
+    """A drafter added to an anchor that was measured without one."""
+    fusions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class _Priced:
     version: str | None
     kv_dtype: str
     defaults: EngineDefaults
+    source: Source
 
 
 class Predictor:
@@ -112,6 +115,13 @@ class Predictor:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self._priced: dict[tuple[EngineOption, Layout], _Priced] = {}
+        self._costs: dict[tuple[object, ...], StepCost] = {}
+
+    def with_overrides(self, overrides: Overrides) -> Predictor:
+        """The same setting with other overrides; step costs that do not depend on them are shared."""
+        other = Predictor(replace(self.setting, overrides=overrides))
+        other._costs = self._costs
+        return other
 
     def shapes(
         self, option: EngineOption, *, gpus_per_node: int, nodes_count: int
@@ -220,45 +230,59 @@ class Predictor:
         nodes_count = max(1, math.ceil(widths.gpus_count / gpus_per_node))
         anchor = selection.chosen if selection else None
         kv_dtype = setting.overrides.kv_dtype or (anchor.signature.kv_dtype if anchor else None) or "bf16"
-        cost: StepCost
-        if anchor is not None and selection is not None:
+        if anchor is not None:
             memory = self._memory(option, layout, anchor, kv_dtype)
             if not memory.fits:
                 details = "; ".join(violation.detail for violation in memory.violations)
                 return Refusal(option, layout, "memory", f"{layout.label()}: {details}")
-            cost = anchored(
-                anchor,
-                layout=layout,
-                model=setting.card,
-                accelerator=setting.accelerator,
-                sibling=selection.sibling,
-                nodes_count=nodes_count,
-            )
-        else:
-            cost = analytical(
-                setting.card,
-                setting.accelerator,
-                layout=layout,
-                engine=option.engine,
-                kv_dtype=kv_dtype,
-                nodes_count=nodes_count,
-            )
         if memory.pool_tokens_per_rank is None:
             detail = (
                 f"{layout.label()}: the KV pool of this model is not per-token arithmetic; harvest or state its size"
             )
             return Refusal(option, layout, "memory", detail)
+        cost = self._cost(
+            CostRequest(
+                card=setting.card,
+                accelerator=setting.accelerator,
+                engine=option.engine,
+                layout=layout,
+                kv_dtype=kv_dtype,
+                nodes_count=nodes_count,
+                anchor=anchor,
+                sibling=selection.sibling if selection else None,
+                speculation=setting.overrides.speculation,
+                fusions=setting.overrides.fusions,
+            )
+        )
+        anchor_name = self._name_of(anchor) if anchor else None
         return _Priced(
             widths=widths,
             cost=cost,
             selection=selection,
-            anchor_name=self._name_of(anchor) if anchor else None,
+            anchor_name=anchor_name,
             memory=memory,
             judgement=judgement,
             version=option.version or (anchor.signature.engine_version if anchor else None),
             kv_dtype=kv_dtype,
             defaults=engine_defaults(option.engine),
+            source=self._source(cost, memory, selection, anchor, anchor_name),
         )
+
+    def _cost(self, request: CostRequest) -> StepCost:
+        """Built once for all predictors that share costs."""
+        names = (None if anchor is None else self._name_of(anchor) for anchor in (request.anchor, request.sibling))
+        key = (
+            request.engine,
+            request.layout,
+            request.kv_dtype,
+            request.nodes_count,
+            request.speculation,
+            request.fusions,
+            *names,
+        )
+        if key not in self._costs:
+            self._costs[key] = build_cost(request)
+        return self._costs[key]
 
     def _select(self, option: EngineOption, layout: Layout) -> Selection:
         setting, overrides = self.setting, self.setting.overrides
@@ -285,8 +309,7 @@ class Predictor:
         return str(NoAnchorError(target, {name: list(why) for name, why in selection.refusals.items()}))
 
     def _name_of(self, anchor: Anchor) -> str:
-        digest = anchor.digest()
-        return min(name for name, other in self.setting.anchors.items() if other.digest() == digest)
+        return min(name for name, other in self.setting.anchors.items() if other is anchor or other == anchor)
 
     def _of(self, shape: Shape) -> _Priced:
         return self._priced[(shape.option, shape.layout)]
@@ -365,7 +388,7 @@ class Predictor:
             label=shape.layout.label(),
             gpus_count=shape.gpus_count,
             concurrency=concurrency,
-            source=self._source(priced, anchor),
+            source=priced.source,
             flags=tuple(sorted(set(flags))),
             ttft=outcome.ttft,
             ttft_from_admission=outcome.ttft_from_admission,
@@ -382,6 +405,8 @@ class Predictor:
             kv_occupancy_frac=outcome.kv_occupancy_frac,
             memory=memory_document(priced.memory),
             step_breakdown=self._breakdown(priced, batch),
+            mixed_step_frac=outcome.mixed_step_frac,
+            mean_running=outcome.mean_running,
             key=(shape.option.engine.value, shape.option.version or "", shape.layout, concurrency),
         )
 
@@ -408,16 +433,22 @@ class Predictor:
             is_queueing=is_queueing,
         )
 
-    def _source(self, priced: _Priced, anchor: Anchor | None) -> Source:
-        reasons = {f"reason{index + 1}": text for index, text in enumerate(priced.cost.reasons)}
-        refusals = priced.selection.refusals if priced.selection else {}
-        assumed = (*priced.memory.assumed, *self.setting.card.assumed, *self.setting.accelerator.assumed)
+    def _source(
+        self,
+        cost: StepCost,
+        memory: MemoryPlan,
+        selection: Selection | None,
+        anchor: Anchor | None,
+        anchor_name: str | None,
+    ) -> Source:
+        reasons = {f"reason{index + 1}": text for index, text in enumerate(cost.reasons)}
+        assumed = (*memory.assumed, *self.setting.card.assumed, *self.setting.accelerator.assumed)
         return Source(
             mode="anchored" if anchor is not None else "simulate",
-            anchor_name=priced.anchor_name,
+            anchor_name=anchor_name,
             anchor_digest=anchor.digest() if anchor is not None else None,
             laws=reasons,
-            refusals=refusals,
+            refusals=selection.refusals if selection else {},
             assumed=tuple(dict.fromkeys(assumed)),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -72,18 +73,37 @@ class Communication:
         return fixed, per_token
 
     def _one_s(self, exchange: Exchange, tokens: float) -> float:
-        size, gpus = tokens * exchange.bytes_per_token, exchange.gpus_count
-        if self.switched_bytes_per_s:
-            # These engines fuse the all-reduce with the norm it precedes: no kernel is added, only barriers and bytes.
-            passes = 2 if exchange.collective is Collective.ALL_REDUCE else 1
-            wire = mesh_bytes(message_bytes=size, group_gpus_count=gpus, passes_count=passes)
-            alpha_s, bytes_per_s = constant("collective.switched.barrier_s").value, self.switched_bytes_per_s
-            return float(message_time(message_bytes=wire, alpha_s=alpha_s, bytes_per_s=bytes_per_s))
-        tier = Tier.NODE if gpus <= constant("collective.mesh.node_gpus_count").value else Tier.NETWORK
-        served = link(collective=exchange.collective, message_bytes=size, gpus_count=gpus, tier=tier)
-        bytes_per_s = served.bytes_per_s * (self.mesh_ratio if tier is Tier.NODE else 1.0)
-        alpha_s = 0.0 if self.inside_step else served.alpha_s
-        return float(message_time(message_bytes=size, alpha_s=alpha_s, bytes_per_s=bytes_per_s))
+        return _message_s(
+            exchange.collective,
+            exchange.gpus_count,
+            tokens * exchange.bytes_per_token,
+            self.switched_bytes_per_s,
+            self.mesh_ratio,
+            self.inside_step,
+        )
+
+
+@lru_cache(maxsize=1 << 16)
+def _message_s(
+    collective: Collective,
+    gpus: int,
+    size: float,
+    switched_bytes_per_s: float,
+    mesh_ratio: float,
+    inside_step: bool,
+) -> float:
+    """Seconds of one collective; kept, because the layouts of a search exchange the same messages."""
+    if switched_bytes_per_s:
+        # These engines fuse the all-reduce with the norm it precedes: no kernel is added, only barriers and bytes.
+        passes = 2 if collective is Collective.ALL_REDUCE else 1
+        wire = mesh_bytes(message_bytes=size, group_gpus_count=gpus, passes_count=passes)
+        alpha_s = constant("collective.switched.barrier_s").value
+        return float(message_time(message_bytes=wire, alpha_s=alpha_s, bytes_per_s=switched_bytes_per_s))
+    tier = Tier.NODE if gpus <= constant("collective.mesh.node_gpus_count").value else Tier.NETWORK
+    served = link(collective=collective, message_bytes=size, gpus_count=gpus, tier=tier)
+    bytes_per_s = served.bytes_per_s * (mesh_ratio if tier is Tier.NODE else 1.0)
+    alpha_s = 0.0 if inside_step else served.alpha_s
+    return float(message_time(message_bytes=size, alpha_s=alpha_s, bytes_per_s=bytes_per_s))
 
 
 def communication(

@@ -235,6 +235,7 @@ class StepCost(ABC):
     def _at(self, max_batch: int) -> tuple[tuple[Term, ...], _Totals]:
         """Terms for at least `max_batch`, computed once per power of two so that callers may grow their batches."""
         size = max(64, 1 << (max_batch - 1).bit_length())
+        size = min((known for known in self._cache if known >= size), default=size)
         if size not in self._cache:
             parts = self.terms(size)
             totals = _Totals(

@@ -1,0 +1,114 @@
+"""The step cost of one layout: from an anchor or from the cards, then speculation and fusions where asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simcore.anchors.schema import Anchor
+from simcore.cards.accelerator import AcceleratorCard
+from simcore.cards.layout import Engine, Layout, resolve
+from simcore.cards.model import ModelCard
+from simcore.data.acceptance import AcceptanceCurve, borrow_acceptance
+from simcore.errors import InputError
+from simcore.laws.fusions import check_fusions
+from simcore.laws.speculation import DEPTH_LIMIT, Drafter, extrapolated_tokens, geometric_chain
+from simcore.stepcost.analytical import AnalyticalStepCost, analytical
+from simcore.stepcost.anchored import anchored
+from simcore.stepcost.fused import fused
+from simcore.stepcost.speculation import speculative
+from simcore.stepcost.step import StepCost
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """A drafter that the anchor does not have, at a draft depth."""
+
+    drafter: Drafter
+    draft_tokens: int
+
+
+@dataclass(frozen=True)
+class CostRequest:
+    """What the step cost of one engine replica depends on."""
+
+    card: ModelCard
+    accelerator: AcceleratorCard
+    engine: Engine
+    layout: Layout
+    kv_dtype: str
+    nodes_count: int
+    anchor: Anchor | None = None
+    sibling: Anchor | None = None
+    speculation: Speculation | None = None
+    fusions: tuple[str, ...] = ()
+
+
+def build_cost(request: CostRequest) -> StepCost:
+    """Anchored where an anchor is given, else analytical. Raises InputError for a lever the model cannot have."""
+    card, accelerator = request.card, request.accelerator
+    cost: StepCost
+    if request.anchor is not None:
+        cost = anchored(
+            request.anchor,
+            layout=request.layout,
+            model=card,
+            accelerator=accelerator,
+            sibling=request.sibling,
+            nodes_count=request.nodes_count,
+        )
+    else:
+        cost = _analytical(request)
+    if request.speculation is not None:
+        cost = _speculative(cost, request, request.speculation)
+    if request.fusions:
+        names = check_fusions(
+            request.fusions, quantised_activations=has_quantised_activations(card), is_moe=card.is_moe
+        )
+        widths = resolve(request.layout, request.engine, is_moe=card.is_moe)
+        cost = fused(cost, names, card=card, widths=widths, accelerator=accelerator)
+    return cost
+
+
+def has_quantised_activations(card: ModelCard) -> bool:
+    """Whether linear layers read activations below 16 bits."""
+    return card.dtypes.activations not in {"bf16", "fp16"}
+
+
+def _analytical(request: CostRequest) -> AnalyticalStepCost:
+    return analytical(
+        request.card,
+        request.accelerator,
+        layout=request.layout,
+        engine=request.engine,
+        kv_dtype=request.kv_dtype,
+        nodes_count=request.nodes_count,
+    )
+
+
+def acceptance(card: ModelCard, drafter: Drafter) -> AcceptanceCurve:
+    """The measured acceptance of `drafter`, the model's own or borrowed. Raises UnknownNameError: none is assumed."""
+    return borrow_acceptance(model=card.name, drafter=drafter.value)
+
+
+def _speculative(cost: StepCost, request: CostRequest, asked: Speculation) -> StepCost:
+    if not 1 <= asked.draft_tokens <= DEPTH_LIMIT:
+        raise InputError("speculation.draftTokens", asked.draft_tokens, f"be 1 to {DEPTH_LIMIT}")
+    curve = acceptance(request.card, asked.drafter)
+    measured = np.asarray(curve.accepted_length_tokens)
+    committed = extrapolated_tokens(
+        measured_tokens=measured, chain_frac=geometric_chain(measured), depth_count=asked.draft_tokens
+    )
+    found = speculative(
+        cost,
+        _analytical(request),
+        drafter=asked.drafter,
+        depth=asked.draft_tokens,
+        committed_tokens=committed,
+    )
+    flags = ["acceptance-borrowed"] if curve.borrowed else []
+    if asked.draft_tokens > len(measured):
+        flags.append("acceptance-extrapolated")
+    reasons = (f"acceptance of {asked.drafter.value}: {curve.borrowed or curve.source}",)
+    return replace(found, flags=(*found.flags, *flags), reasons=(*found.reasons, *reasons), _cache={})
