@@ -161,7 +161,7 @@ class Computations:
                     return {"died": True}
                 if self._monotonic_s() > deadline_s:
                     child.kill()
-                    text = f"no answer within {self._timeout_s:.0f} s"
+                    text = f"no answer within {self._timeout_s:g} s"
                     return {"error": {"type": "ComputationTimeout", "message": text}}
                 continue
             if "progress" not in line:

@@ -77,8 +77,11 @@ class Conditions:
         """Set one condition; True, False and None are short for the three states."""
         if not isinstance(status, ConditionStatus):
             status = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[status]
+        others = tuple(c for c in self._conditions if c.type != type_)
+        # Compared with what is live, not with what this pass said before: a type set twice is one transition or none.
+        before = tuple(c for c in self._live if c.type == type_)
         self._conditions = set_condition(
-            self._conditions, type_, status, reason, message, generation=self._generation, now=self._now
+            (*others, *before), type_, status, reason, message, generation=self._generation, now=self._now
         )
         self._set.add(type_)
 

@@ -88,6 +88,7 @@ class Reconciler:
                 self.kind.resource.api_version, self.kind.resource.kind, key.namespace, key.name
             )
             status = dict(live.get("status") or {})
+            status["observedGeneration"] = int(live["metadata"].get("generation", 0))
             status["conditions"] = self._failure_conditions(live, parse_conditions(live), [error])
             self._finish(live, status, [])
         except NotFoundError:

@@ -10,6 +10,7 @@ from typing import Any
 
 from inferasim_operator import convert
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvestSpec
+from inferasim_operator.api.v1alpha1.configuration import EngineName
 from inferasim_operator.kinds.anchorharvest.observe import LOG_LINES, Observed
 from simcore.cards import layout as layouts
 from simcore.cards.accelerator import AcceleratorCard
@@ -31,6 +32,7 @@ class Reason(StrEnum):
     CHECKS_REFUSED = "ChecksRefused"
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
+    BAD_LAYOUT = "BadLayout"
     TOO_MANY_GPUS = "TooManyGpus"
     FORBIDDEN_TOLERATION = "ForbiddenToleration"
     JOB_CREATED = "JobCreated"
@@ -88,6 +90,25 @@ def accelerator_is_unknown(observed: Observed) -> Finding | None:
     return None
 
 
+def layout_is_impossible(observed: Observed) -> Finding | None:
+    """Widths that no engine can start with (public cases A10, B03)."""
+    layout = observed.harvest.spec.layout if observed.harvest is not None else None
+    if observed.harvest is None or layout is None:
+        return None
+    tensor, attention = layout.tensor_parallel or 1, layout.attention_data_parallel or 1
+    engine = observed.harvest.spec.engine.name
+    if engine is EngineName.VLLM and tensor > 1 and attention > 1:
+        return Finding(
+            Reason.BAD_LAYOUT,
+            "spec.layout: vLLM has no attention data parallelism inside a wider tensor-parallel group; "
+            "leave one of `tensorParallel` and `attentionDataParallel` at 1",
+        )
+    if engine is not EngineName.VLLM and tensor % attention != 0:
+        text = f"spec.layout: attentionDataParallel {attention} must divide tensorParallel {tensor}"
+        return Finding(Reason.BAD_LAYOUT, text)
+    return None
+
+
 def gpus_exceed_node(observed: Observed) -> Finding | None:
     """One Job runs on one node."""
     if observed.harvest is None or accelerator_is_unknown(observed) is not None:
@@ -115,7 +136,13 @@ def toleration_is_forbidden(observed: Observed) -> Finding | None:
     return None
 
 
-CHAIN: tuple[Check, ...] = (spec_is_invalid, accelerator_is_unknown, gpus_exceed_node, toleration_is_forbidden)
+CHAIN: tuple[Check, ...] = (
+    spec_is_invalid,
+    accelerator_is_unknown,
+    layout_is_impossible,
+    gpus_exceed_node,
+    toleration_is_forbidden,
+)
 
 
 def first_finding(observed: Observed) -> Finding | None:

@@ -1,0 +1,23 @@
+"""The function that the children of test_engine_compute.py run; the request says how to behave."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from simcore.errors import UnknownNameError
+
+
+def double(request: Mapping[str, Any], progress: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+    """Twice the value, a refusal, a death, or a minute of nothing."""
+    progress({"scored": 1, "total": 2})
+    print("a library that prints must not break the protocol")
+    if request.get("how") == "refuse":
+        raise UnknownNameError("model.name", "Llma", ["Llama-3.1-8B"])
+    if request.get("how") == "die":
+        os._exit(9)
+    if request.get("how") == "hang":
+        time.sleep(60)
+    return {"value": 2 * request["value"], "process": os.getpid()}

@@ -1,0 +1,217 @@
+"""ServingPlan's decision, as tables: what is observed → what is said and done."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
+from inferasim_operator.engine.actions import CreateObject, Plan
+from inferasim_operator.engine.compute import Computation, Failure, Phase
+from inferasim_operator.kinds.servingplan import inputs, render
+from inferasim_operator.kinds.servingplan.checks import Reason, failure_finding
+from inferasim_operator.kinds.servingplan.observe import AnchorObject, ModelConfig, Observed
+from inferasim_operator.kinds.servingplan.plan import plan
+from tests import builders
+from tests.conditions import problems
+
+NOW = datetime.datetime(2026, 11, 30, 12, 0, 0, tzinfo=datetime.UTC)
+ANCHOR = AnchorObject("anchor-a", accelerator="MI355X", content={"schema": "…"})
+SEEN_REASONS: set[str] = set()
+
+
+def _observed(manifest: dict[str, Any] | None = None, **changes: Any) -> Observed:
+    raw = builders.live(manifest or builders.serving_plan())
+    fields: dict[str, Any] = {
+        "plan": ServingPlan.model_validate(raw),
+        "anchors": (ANCHOR,),
+        "request": {"spec": raw["spec"]},
+        "digest": "d" * 40,
+    }
+    return Observed(raw, **(fields | changes))
+
+
+def _decide(observed: Observed) -> tuple[Plan, dict[str, Any], dict[str, str]]:
+    """The plan, its status as JSON, and Ready's reason by condition type; always a legal set of conditions."""
+    decided = plan(observed, NOW)
+    status = decided.status.to_dict()
+    assert problems(status, generation=1) == []
+    reasons = {c["type"]: c["reason"] for c in status["conditions"]}
+    SEEN_REASONS.update(reasons.values())
+    again = plan(observed, NOW + datetime.timedelta(hours=1))
+    live = {**observed.raw, "status": status}
+    assert plan(_replace_raw(observed, live), NOW + datetime.timedelta(hours=1)).status == decided.status, "no rewrite"
+    assert (again.actions, again.computation) == (decided.actions, decided.computation)
+    return decided, status, reasons
+
+
+def _replace_raw(observed: Observed, raw: dict[str, Any]) -> Observed:
+    return Observed(**{**{f: getattr(observed, f) for f in observed.__dataclass_fields__}, "raw": raw})
+
+
+STALLED: dict[str, tuple[dict[str, Any], Reason, str]] = {
+    "invalid": ({"plan": None, "spec_problem": "`spec.load`: missing"}, Reason.INVALID_SPEC, "`spec.load`: missing"),
+    "no-config": (
+        {"model_config": ModelConfig(is_missing=True, problem="ConfigMap m does not exist")},
+        Reason.MODEL_CONFIG_NOT_FOUND,
+        "ConfigMap m does not exist",
+    ),
+    "bad-config": (
+        {"model_config": ModelConfig(problem="ConfigMap m: not JSON")},
+        Reason.MODEL_CONFIG_INVALID,
+        "not JSON",
+    ),
+    "no-anchor": ({"anchors": ()}, Reason.NO_ANCHOR, "run an AnchorHarvest"),
+    "bad-anchor": ({"anchors": (AnchorObject("a", problem="no key"),)}, Reason.ANCHOR_INVALID, "a: no key"),
+    "other-anchor": (
+        {"anchors": (AnchorObject("a", accelerator="MI300X", content={}),)},
+        Reason.NO_ANCHOR_FOR_ACCELERATOR,
+        "no anchor for MI355X: the namespace has anchors for MI300X only",
+    ),
+    "bad-result": ({"result_problem": "ConfigMap x: holds no answer"}, Reason.RESULT_INVALID, "holds no answer"),
+}
+
+
+@pytest.mark.parametrize("case", STALLED)
+def test_findings_stall_without_work(case: str) -> None:
+    """Each finding: terminal, its own reason and text, nothing computed or written."""
+    changes, reason, fragment = STALLED[case]
+    decided, status, reasons = _decide(_observed(**changes))
+    assert (reasons["Ready"], reasons["Stalled"]) == (reason, reason)
+    assert fragment in status["conditions"][0]["message"]
+    assert (decided.actions, decided.computation) == ((), None)
+
+
+def test_the_first_finding_wins() -> None:
+    """The order of the chain is its priority."""
+    _, _, reasons = _decide(_observed(anchors=(), model_config=ModelConfig(is_missing=True, problem="missing")))
+    assert reasons["Ready"] == Reason.MODEL_CONFIG_NOT_FOUND
+
+
+def test_simulate_needs_no_anchor() -> None:
+    """Only the anchored mode demands measurements."""
+    for mode in ("Simulate", "Auto"):
+        _, _, reasons = _decide(_observed(builders.serving_plan(anchors={"mode": mode}), anchors=()))
+        assert reasons["Ready"] == Reason.SEARCHING
+
+
+def test_search_is_wanted_until_its_answer_is_kept() -> None:
+    """Waiting and running: wanted, in progress. Done: the ConfigMap is created and the status tells the answer."""
+    decided, status, reasons = _decide(_observed())
+    assert decided.computation is not None
+    assert decided.computation.digest == "d" * 40
+    assert reasons == {"Ready": Reason.SEARCHING, "Reconciling": Reason.SEARCHING}
+    running = Computation("d" * 40, Phase.RUNNING, progress={"scored": 7, "total": 20, "best": "TP1 x8"})
+    decided, status, _ = _decide(_observed(computation=running))
+    assert status["progress"] == {"candidatesScored": 7, "candidatesTotal": 20, "best": "TP1 x8"}
+    done = Computation("d" * 40, Phase.DONE, result=builders.plan_result())
+    decided, status, reasons = _decide(_observed(computation=done))
+    (action,) = decided.actions
+    assert isinstance(action, CreateObject)
+    assert reasons == {
+        "Ready": Reason.PLAN_FOUND,
+        "AnchorsResolved": Reason.ANCHORS_APPLY,
+        "Feasible": Reason.TIERS_MET,
+    }
+    assert decided.computation is not None, "wanted until it is seen kept"
+    kept, kept_status, _ = _decide(_observed(result=builders.plan_result()))
+    assert (kept.actions, kept.computation) == ((), None)
+    assert kept_status == status
+    assert status["summary"] == "bulk: SGLang TP1 x8 (8 GPUs), 870 tok/s/GPU"
+
+
+def test_infeasible_and_partly_feasible() -> None:
+    """No tier met is terminal; some met is an answer that says which are not."""
+    limit = {"tier": "realtime", "limit": "tpot", "detail": "9.1 ms exceeds 6.7 ms"}
+    nothing = builders.plan_result(selected=[], feasible=False, binding=[limit])
+    _, status, reasons = _decide(_observed(result=nothing))
+    assert reasons == {"Ready": Reason.INFEASIBLE, "Stalled": Reason.INFEASIBLE, "Feasible": Reason.INFEASIBLE}
+    assert "realtime: tpot: 9.1 ms exceeds 6.7 ms" in status["conditions"][0]["message"]
+    _, status, reasons = _decide(_observed(result=builders.plan_result(binding=[limit])))
+    assert (reasons["Ready"], reasons["Feasible"]) == (Reason.PLAN_FOUND, Reason.PARTLY_FEASIBLE)
+    simulated = builders.plan_result()
+    simulated["selected"][0]["source"] = {"mode": "Simulate"}
+    _, _, reasons = _decide(_observed(result=simulated))
+    assert reasons["AnchorsResolved"] == Reason.SIMULATED
+
+
+def test_suspend_starts_nothing_and_keeps_what_is_there() -> None:
+    """Suspended: idle without an answer, Ready with one."""
+    suspended = builders.serving_plan(suspend=True)
+    decided, _, reasons = _decide(_observed(suspended))
+    assert (decided.computation, reasons) == (None, {"Ready": Reason.SUSPENDED})
+    _, _, reasons = _decide(_observed(suspended, result=builders.plan_result()))
+    assert reasons["Ready"] == Reason.PLAN_FOUND
+
+
+FAILURES = [
+    ("UnknownNameError/InputError/InferasimError", "model.name", Reason.UNKNOWN_MODEL),
+    ("UnknownNameError/InputError/InferasimError", "cluster.accelerator", Reason.UNKNOWN_NAME),
+    ("InputError/InferasimError", "engines[0].layouts[0]", Reason.BAD_LAYOUT),
+    ("InputError/InferasimError", "layout.tensor_parallel", Reason.BAD_LAYOUT),
+    ("FormatError/InputError/InferasimError", "signature", Reason.INVALID_INPUT),
+    ("NoAnchorError/InferasimError", "", Reason.NO_ANCHOR),
+    ("InfeasibleError/InferasimError", "", Reason.INFEASIBLE),
+    ("ComputationTimeout", "", Reason.COMPUTATION_TIMED_OUT),
+    ("WorkerDied", "", Reason.COMPUTATION_FAILED),
+    ("ZeroDivisionError/ArithmeticError", "", Reason.COMPUTATION_FAILED),
+]
+
+
+@pytest.mark.parametrize(("error", "field", "reason"), FAILURES)
+def test_failed_computations_say_why(error: str, field: str, reason: Reason) -> None:
+    """By the class of the error; terminal; stays wanted, so that its failure is remembered and not run again."""
+    failure = Failure(error, "the text", field)
+    failed = Computation("d" * 40, Phase.FAILED, failure=failure)
+    decided, status, reasons = _decide(_observed(computation=failed))
+    assert (reasons["Ready"], reasons["Stalled"]) == (reason, reason)
+    assert "the text" in status["conditions"][0]["message"]
+    assert decided.computation is not None
+    assert failure_finding(failure).reason is reason
+
+
+def test_answer_of_another_shape_is_not_shown() -> None:
+    """A result that the types refuse is said to be one."""
+    _, status, reasons = _decide(_observed(result=builders.plan_result(selected=[{"tier": "x"}])))
+    assert reasons["Ready"] == Reason.RESULT_INVALID
+    assert "selected" not in status
+
+
+def test_results_survive_packing() -> None:
+    """Small and large answers come back whole; the bytes are the same each time; one too large is refused."""
+    owner = builders.live(builders.serving_plan())
+    for rows in (0, 40_000):
+        result = builders.plan_result(front=[{"row": n} for n in range(rows)])
+        kept = render.result_config_map(owner, "d" * 40, result)
+        assert kept == render.result_config_map(owner, "d" * 40, json.loads(json.dumps(result)))
+        assert render.read_result(kept, "d" * 40) == result
+        assert ("binaryData" in kept) == (rows > 0)
+        assert len(json.dumps(kept)) < 1_048_576
+    with pytest.raises(ValueError, match="no answer to this question"):
+        render.read_result(kept, "e" * 40)
+    noise = hashlib.shake_256(b"noise").hexdigest(1_100_000)  # two digits a byte: packs to half its length
+    done = Computation("d" * 40, Phase.DONE, result=builders.plan_result(front=[{"noise": noise}]))
+    _, _, reasons = _decide(_observed(computation=done))
+    assert reasons["Ready"] == Reason.RESULT_TOO_LARGE
+
+
+def test_digest_is_of_what_the_answer_depends_on() -> None:
+    """Suspending does not ask again; a rerun, an anchor, a version or a field does."""
+    plain = ServingPlan.model_validate(builders.live(builders.serving_plan())).spec
+    paused = ServingPlan.model_validate(builders.live(builders.serving_plan(suspend=True))).spec
+
+    def digest(spec: Any = plain, anchors: Any = None, rerun: str | None = None, version: str = "1") -> str:
+        return inputs.input_digest(inputs.question(spec, anchors or {}, None), rerun=rerun, version=version)
+
+    assert digest(paused) == digest()
+    other = ServingPlan.model_validate(builders.live(builders.serving_plan(load={"concurrencies": [2]}))).spec
+    assert len({digest(), digest(rerun="a"), digest(anchors={"a": {}}), digest(version="2"), digest(other)}) == 5
+
+
+def test_every_reason_occurs() -> None:
+    """All reasons are produced by the tests above (this one runs last in the file)."""
+    assert {reason.value for reason in Reason} - SEEN_REASONS == set()
