@@ -1,4 +1,4 @@
-"""Quantities learnt across series, each with its source: `simcore/data/calibration/laws.yaml`. Never fitted to one row."""
+"""Quantities learnt across series, each with its source, from `simcore/data/calibration/laws.yaml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""80 % intervals: log-normal, wider with the distance from what was measured; `simcore/data/calibration/intervals.yaml`.
+"""80 % intervals, wider with the distance from what was measured; data in `simcore/data/calibration/intervals.yaml`.
 
 The spread of each distance was learnt on the open corpora with every series predicted by laws calibrated without it.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -42,7 +42,7 @@ SAME_BATCH = 0.05
 """Cells within 5 % in batch are one point of the curve."""
 TINY_WEIGHT = 1e-9
 PASS_TOKENS = 8192.0
-"""Prompt tokens of a prefill pass: vLLM's and SGLang's default budget on large GPUs. Assumed where a table is silent."""
+"""Prompt tokens of a prefill pass: the default budget on large GPUs. Assumed where a table is silent."""
 SHAPE_SCALE = 0.7
 """Log distance of lengths at which a cell's weight falls to 1/e."""
 
@@ -93,6 +93,7 @@ class FittedLayout:
     step_s: Floats
     """(cells,) single-wave decode step of each cell at its running batch and its context."""
     notes: tuple[str, ...] = ()
+    _curves: dict[Shape, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, compare=False)
 
     def context_s(self, batch: float, context_tokens: float) -> float:
         """Seconds of a decode step spent on reading context."""
@@ -146,6 +147,12 @@ class FittedLayout:
         return here * math.exp(float(np.average(logs, weights=np.asarray(weights) + 1e-12)))
 
     def _curve(self, shape: Shape) -> tuple[Floats, Floats]:
+        """(batches, steps without context reading) seen from a shape, kept because every row of a shape asks for it."""
+        if shape not in self._curves:
+            self._curves[shape] = self._weighted_curve(shape)
+        return self._curves[shape]
+
+    def _weighted_curve(self, shape: Shape) -> tuple[Floats, Floats]:
         running = np.array([cell.running for cell in self.cells])
         weights = np.array([shape_weight(cell.shape, shape) for cell in self.cells])
         base = np.log(self.base_s)
@@ -215,7 +222,7 @@ def _interpolate(batch: float, batches: Floats, values: Floats, beyond_s: float)
 
 
 def fit_layout(cells: tuple[Cell, ...], features: LayoutFeatures | None, calibration: Calibration) -> FittedLayout:
-    """The step model behind `cells` (at least one). Without cards prefill is read off TTFT and context costs nothing."""
+    """The step model behind `cells` (at least one). Without cards prefill is read off TTFT, context costs nothing."""
     if features is None:
         return _fit_without_card(cells)
     prior = prior_prefill(features, calibration)

@@ -1,0 +1,57 @@
+"""`inferasim import`: result files of load generators as corpus rows (CSV), with each tool's own definitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from simcore.validate.importers.read import read_results
+from simcore.validate.importers.rows import Deployment, Measured, corpus_text
+
+
+def run(paths: list[str], said: Deployment, tool: str | None = None) -> dict[str, Any]:
+    """The corpus text and what was read. `said` completes what the files leave open.
+
+    Raises FormatError for an unknown or unconvertible file, InputError for what neither says.
+    """
+    runs: list[tuple[Measured, Deployment, str]] = []
+    read: list[dict[str, Any]] = []
+    for path in paths:
+        name, found = read_results(path, tool)
+        runs += [(measured, said, name) for measured in found]
+        read += [_described(path, name, measured) for measured in found]
+    return {"corpus": corpus_text(runs), "runs": read}
+
+
+def _described(path: str, tool: str, measured: Measured) -> dict[str, Any]:
+    return {
+        "file": path,
+        "tool": tool,
+        "promptTokens": round(measured.prompt_tokens),
+        "outputTokens": round(measured.output_tokens),
+        "concurrency": measured.concurrency,
+        "ttftMilliseconds": round(measured.ttft_s * 1e3, 3),
+        "tpotMilliseconds": None if measured.tpot_s is None else round(measured.tpot_s * 1e3, 4),
+        "tokensPerSecond": (
+            None if measured.throughput_tokens_per_s is None else round(measured.throughput_tokens_per_s, 3)
+        ),
+        "requests": measured.requests_count,
+        "notes": list(measured.notes),
+    }
+
+
+def draw(result: dict[str, Any]) -> None:
+    """The runs on stderr for people; the corpus itself on stdout, so that it can be redirected to a file."""
+    table = Table(title="Imported runs", title_justify="left")
+    for name in ("file", "tool", "prompt", "output", "clients", "TTFT ms", "TPOT ms", "tok/s", "notes"):
+        table.add_column(name, overflow="fold")
+    keys = ("file", "tool", "promptTokens", "outputTokens", "concurrency", "ttftMilliseconds", "tpotMilliseconds")
+    for item in result["runs"]:
+        cells = ["–" if item[key] is None else str(item[key]) for key in (*keys, "tokensPerSecond")]
+        cells[0] = Path(cells[0]).name
+        table.add_row(*cells, "; ".join(item["notes"]))
+    Console(stderr=True).print(table)
+    print(result["corpus"], end="")

@@ -1,0 +1,143 @@
+"""Measured cells on their way into a corpus, and what the user must add because result files do not say it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from simcore.errors import FormatError, InputError
+from simcore.units import MILLI
+from simcore.validate.corpus import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from simcore.validate.importers.definitions import RequestTimes, mean_tpot_s
+
+ACHIEVED_RATE_FRAC = 0.9
+"""A run that reaches less of its requested rate is a closed loop held by its cap, not an open one (public case E06)."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a result file may leave open; None = not known yet."""
+
+    series: str | None = None
+    role: str = "anchor"
+    engine: str | None = None
+    model: str | None = None
+    accelerator: str | None = None
+    weights_dtype: str | None = None
+    tp: int | None = None
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    attention_dp: int = 1
+    pools: str = ""
+
+    def over(self, found: Deployment) -> Deployment:
+        """What the user said, completed by what the file says. Raises InputError when the two disagree."""
+        merged: dict[str, Any] = {}
+        for item in fields(self):
+            said, seen = getattr(self, item.name), getattr(found, item.name)
+            if item.default is None and said is not None and seen is not None and str(said) != str(seen):
+                raise InputError(item.name, said, f"agree with the file, which says {seen!r}")
+            merged[item.name] = said if said != item.default else seen
+        return replace(self, **merged)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run in SI units. Lengths are served means, not what was asked for (public cases E01, E07)."""
+
+    prompt_tokens: float
+    output_tokens: float
+    concurrency: int
+    ttft_s: float
+    tpot_s: float | None
+    throughput_tokens_per_s: float | None
+    requests_count: int
+    deployment: Deployment = field(default_factory=Deployment)
+    notes: tuple[str, ...] = ()
+
+
+def from_requests(
+    requests: list[RequestTimes], *, prompt_tokens: float, concurrency: int, duration_s: float | None, where: str
+) -> Measured:
+    """A run from its per-request records. Raises FormatError when there is none."""
+    if not requests:
+        raise FormatError(where, None, "requests", 0, "hold at least one successful request")
+    produced = sum(request.output_tokens for request in requests)
+    single = sum(request.output_tokens < 2 for request in requests)
+    notes = (f"{single} single-token requests have no TPOT",) if single else ()
+    return Measured(
+        prompt_tokens=prompt_tokens,
+        output_tokens=produced / len(requests),
+        concurrency=concurrency,
+        ttft_s=sum(request.ttft_s for request in requests) / len(requests),
+        tpot_s=mean_tpot_s(requests),
+        throughput_tokens_per_s=produced / duration_s if duration_s else None,
+        requests_count=len(requests),
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True)
+class Load:
+    """How a run was driven."""
+
+    concurrency: int
+    notes: tuple[str, ...]
+
+
+def load_of(
+    *, requested_rate: float | None, achieved_rate: float, cap: int | None, mean_request_s: float, where: str
+) -> Load:
+    """The concurrency a run stands for: its cap when that held it, else the mean in flight by Little's law.
+
+    Raises FormatError when neither is known.
+    """
+    in_flight = max(round(achieved_rate * mean_request_s), 1)
+    if requested_rate is None:
+        if cap is None:
+            raise FormatError(where, None, "max_concurrency", None, "be given when the request rate is unlimited")
+        return Load(cap, ())
+    if achieved_rate < ACHIEVED_RATE_FRAC * requested_rate:
+        held = cap if cap is not None else in_flight
+        note = f"closed loop: {achieved_rate:.3g} of {requested_rate:.3g} requests/s reached; latencies omit the wait"
+        return Load(held, (note,))
+    return Load(in_flight, (f"open loop at {requested_rate:.3g} requests/s; concurrency is the mean in flight",))
+
+
+def corpus_text(runs: Iterable[tuple[Measured, Deployment, str]]) -> str:
+    """CSV in corpus columns. Raises InputError naming the option for what neither file nor user says."""
+    columns = (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=columns, lineterminator="\n")
+    writer.writeheader()
+    for measured, said, source in runs:
+        writer.writerow(_record(measured, said.over(measured.deployment), source))
+    return out.getvalue()
+
+
+def _record(measured: Measured, deployment: Deployment, source: str) -> Mapping[str, object]:
+    for name in ("engine", "model", "accelerator", "weights_dtype", "tp"):
+        if getattr(deployment, name) is None:
+            raise InputError(name, None, "be known", f"the file does not say it: add --{name.replace('_', '-')}")
+    series = deployment.series or f"import:{deployment.model}:{deployment.engine}"
+    return {
+        "series": series,
+        "role": deployment.role,
+        **{name: getattr(deployment, name) for name in ("engine", "model", "accelerator", "weights_dtype")},
+        **{name: getattr(deployment, name) for name in ("tp", "pp", "dp", "ep", "attention_dp", "pools")},
+        "isl_tokens": round(measured.prompt_tokens),
+        "osl_tokens": round(measured.output_tokens),
+        "length_range_ratio": 1,
+        "concurrency": measured.concurrency,
+        "ttft_ms": f"{measured.ttft_s / MILLI:.4f}",
+        "tpot_ms": "" if measured.tpot_s is None else f"{measured.tpot_s / MILLI:.4f}",
+        "throughput_tok_s": ""
+        if measured.throughput_tokens_per_s is None
+        else f"{measured.throughput_tokens_per_s:.3f}",
+        "samples": measured.requests_count,
+        "source": "; ".join((source, *measured.notes)),
+    }
