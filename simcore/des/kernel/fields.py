@@ -72,6 +72,7 @@ PREFILL_WHOLE: Final = 2
     G_LOADED,
     G_FREE_SLOT,
     G_FREE_EDGE,
+    G_EDGES,
     G_FREE_NODE,
     G_FREE_NODES,
     G_FREED_SESSION,
@@ -94,7 +95,7 @@ PREFILL_WHOLE: Final = 2
     G_BUCKET_AT,
     G_BUCKET_MASK,
     G_FIELDS,
-) = range(42)
+) = range(43)
 
 (
     P_BASE_AT,

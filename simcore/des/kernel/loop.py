@@ -69,6 +69,7 @@ def load(
         m[slot + f.S_STATE] = f.UNRELEASED
         m[sessions[row[LOAD_SESSION]] + f.SE_LEFT] += 1
     m[f.G_LOADED] += len(columns)
+    m[f.G_EDGES] += len(parents)
     for edge in range(len(parents)):
         at = m[f.G_FREE_EDGE]
         m[f.G_FREE_EDGE] = m[at + f.D_NEXT]
@@ -121,7 +122,6 @@ def data_arrived(m: Ints, slot: int, now: int) -> None:
     wake(m, m[unit + f.U_REPLICA], now)
     m[slot + f.S_STATE] = f.HANDED
     m[slot + f.S_LEAF] = f.NONE
-    m[slot + f.S_BLOCKS] = 0
     deliver(m, least_loaded(m, m[f.G_DECODE_POOL]), slot, now)
 
 
@@ -221,7 +221,7 @@ def advance(m: Ints) -> int:
                 m[m[executor + f.X_REPLICA] + f.R_WAKE] = 1
         if not run_events(m, now):
             return f.NEED_SESSIONS
-        if m[f.G_WAITING_BLOCKS] > m[f.G_FREE_NODES]:
+        if m[m[f.G_FIRST_POOL] + f.P_CACHING] == 1 and m[f.G_WAITING_BLOCKS] > m[f.G_FREE_NODES]:
             return f.GROW_NODES
         for number in range(m[f.G_REPLICAS]):
             replica = m[f.G_REPLICA_AT] + number * m[f.G_REPLICA_FIELDS]

@@ -233,6 +233,7 @@ def complete(m: Ints, slot: int, now: int, status: int) -> None:
             push_event(m, at, f.AT_RELEASE, m[child + f.S_INDEX], m[edge + f.D_CHILD])
         m[edge + f.D_NEXT] = m[f.G_FREE_EDGE]
         m[f.G_FREE_EDGE] = edge
+        m[f.G_EDGES] -= 1
         edge = following
     session = m[slot + f.S_SESSION]
     m[session + f.SE_LEFT] -= 1

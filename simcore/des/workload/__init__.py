@@ -1,0 +1,1 @@
+"""Workloads: synthetic ones and traces, streamed in batches."""
