@@ -24,7 +24,9 @@ from simcore.predict.intervals import Distance, interval_calibration
 from simcore.predict.outcome import Outcome, closed_loop_outcome
 from simcore.predict.result import METRICS, Prediction, Source
 from simcore.predict.shapes import EngineOption, Refusal, Shape
+from simcore.stepcost.communication import Communication, communication
 from simcore.stepcost.step import Step, StepCost
+from simcore.stepcost.work import rank_work
 
 UNANCHORED_DOUBLINGS = 3.0
 """Assumed distance of a prediction without an anchor: as far as TP1 to TP8, so that its interval says so."""
@@ -109,6 +111,24 @@ class _Priced:
     source: Source
 
 
+@dataclass(frozen=True, eq=False)
+class ReplicaFacts:
+    """What a replica's prediction was made from, for those who read more of it than its means."""
+
+    cost: StepCost
+    collectives: Communication
+    """Collectives of the layout by the communication model, wherever the step's own come from."""
+    attention_dp_count: int
+    mixes: bool
+    """Whether decode and prefill share steps."""
+    chunk_tokens: int
+    """Most tokens of one prompt in a step."""
+    max_running_requests: int
+    """Of one rank."""
+    block_tokens: int
+    pool_tokens_per_rank: int | None
+
+
 class Predictor:
     """Prices engine replicas of one `Setting`; step costs and memory are computed once per layout."""
 
@@ -116,11 +136,12 @@ class Predictor:
         self.setting = setting
         self._priced: dict[tuple[EngineOption, Layout], _Priced] = {}
         self._costs: dict[tuple[object, ...], StepCost] = {}
+        self._selections: dict[tuple[object, ...], Selection] = {}
 
     def with_overrides(self, overrides: Overrides) -> Predictor:
         """The same setting with other overrides; step costs that do not depend on them are shared."""
         other = Predictor(replace(self.setting, overrides=overrides))
-        other._costs = self._costs
+        other._costs, other._selections = self._costs, self._selections
         return other
 
     def shapes(
@@ -133,14 +154,39 @@ class Predictor:
         """
         found: list[Shape] = []
         refusals: list[Refusal] = []
-        for layout in self._layouts(option, gpus_per_node, nodes_count):
-            result = self._try(option, layout, gpus_per_node)
+        for layout in self.layouts(option, gpus_per_node, nodes_count):
+            result = self.shape(option, layout, gpus_per_node=gpus_per_node)
             if isinstance(result, Refusal):
                 refusals.append(result)
             else:
-                self._priced[(option, layout)] = result
-                found.append(Shape(option, layout, result.widths.gpus_count))
+                found.append(result)
         return found, refusals
+
+    def shape(self, option: EngineOption, layout: Layout, *, gpus_per_node: int) -> Shape | Refusal:
+        """One layout: what can run, or why it cannot. Raises InputError for a lever the model cannot have."""
+        if (option, layout) not in self._priced:
+            result = self._try(option, layout, gpus_per_node)
+            if isinstance(result, Refusal):
+                return result
+            self._priced[(option, layout)] = result
+        return Shape(option, layout, self._priced[(option, layout)].widths.gpus_count)
+
+    def facts(self, shape: Shape) -> ReplicaFacts:
+        """Step cost, collectives and limits of a shape that this predictor priced."""
+        priced, scheduler, setting = self._of(shape), self.scheduler(shape), self.setting
+        whole = shape.option.engine is Engine.ATOM
+        work = rank_work(setting.card, priced.widths, kv_dtype=priced.kv_dtype)
+        exchanges = shape.option.engine is Engine.VLLM and priced.widths.attention_dp > 1 and priced.widths.moe_ep > 1
+        return ReplicaFacts(
+            cost=priced.cost,
+            collectives=communication(work, setting.accelerator, all_to_all=exchanges),
+            attention_dp_count=priced.widths.attention_dp,
+            mixes=shape.option.engine is Engine.VLLM or (not whole and scheduler.mixed_chunk),
+            chunk_tokens=setting.prompt_tokens if whole else min(scheduler.chunk_tokens, scheduler.max_batched_tokens),
+            max_running_requests=scheduler.max_running_requests,
+            block_tokens=scheduler.block_tokens,
+            pool_tokens_per_rank=priced.memory.pool_tokens_per_rank,
+        )
 
     def _case(self, option: EngineOption, layout: Layout, gpus_per_node: int) -> LegalityCase:
         setting, overrides = self.setting, self.setting.overrides
@@ -165,7 +211,8 @@ class Predictor:
         }
         return versions.pop() if len(versions) == 1 else None
 
-    def _layouts(self, option: EngineOption, gpus_per_node: int, nodes_count: int) -> list[Layout]:
+    def layouts(self, option: EngineOption, gpus_per_node: int, nodes_count: int) -> list[Layout]:
+        """The layouts that `shapes` tries. Raises InputError for an illegal one that the user named."""
         if option.layouts is None:
             case = self._case(option, Layout(), gpus_per_node)
             inside = [item.layout for item in enumerate_layouts(case, gpus=gpus_per_node, largest_pipeline=1)]
@@ -286,6 +333,10 @@ class Predictor:
 
     def _select(self, option: EngineOption, layout: Layout) -> Selection:
         setting, overrides = self.setting, self.setting.overrides
+        asked = (overrides.kv_dtype, overrides.attention_backend, overrides.moe_backend, overrides.partition)
+        key = (option, layout, *asked)
+        if key in self._selections:
+            return self._selections[key]
         target = Target(
             accelerator=setting.accelerator.name,
             engine=option.engine.value,
@@ -302,7 +353,8 @@ class Predictor:
             attention_data_parallel=layout.attention_data_parallel,
             prompt_tokens=setting.prompt_tokens,
         )
-        return select_anchor(target, list(setting.anchors.values()))
+        self._selections[key] = select_anchor(target, list(setting.anchors.values()))
+        return self._selections[key]
 
     def _no_anchor(self, option: EngineOption, layout: Layout, selection: Selection) -> str:
         target = f"{self.setting.card.name} on {option.engine.value} {self.setting.accelerator.name} {layout.label()}"
