@@ -47,9 +47,9 @@ def log(remote: pathlib.Path, branch: str = "main") -> list[str]:
     return run(remote, "log", "--format=%s", branch).splitlines()
 
 
-def test_fifty_deliveries_of_the_same_make_one_commit(remote: pathlib.Path) -> None:
-    outcomes = [deliver(request(remote), allow_local=True) for _ in range(6)]
-    assert [outcome.is_new for outcome in outcomes] == [True] + [False] * 5
+def test_deliveries_of_the_same_make_one_commit(remote: pathlib.Path) -> None:
+    outcomes = [deliver(request(remote), allow_local=True) for _ in range(4)]
+    assert [outcome.is_new for outcome in outcomes] == [True] + [False] * 3
     assert {outcome.commit for outcome in outcomes} == {run(remote, "rev-parse", "main")}
     assert log(remote) == ["Deploy chat", "first"]
     assert run(remote, "show", "main:clusters/a/manifests.yaml") == TEXT.strip()

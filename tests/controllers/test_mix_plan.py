@@ -89,6 +89,9 @@ def test_a_mix_is_kept_in_a_config_map_and_ready() -> None:
         "Delivered": ("True", "Delivered"),
     }
     assert result.status.summary == "interactive: VLLM TP4-DP2 x2 (16 GPUs)"
+    again = plan(replace(observed(raw_mix()), is_kept=True), NOW)
+    assert again.actions == ()
+    assert again.status == result.status
 
 
 def test_the_same_pass_again_says_the_same() -> None:

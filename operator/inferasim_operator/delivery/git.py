@@ -46,12 +46,20 @@ class Credentials:
     password: str = field(default="", repr=False)
     ssh_key: str = field(default="", repr=False)
     known_hosts: str = field(default="", repr=False)
+    ca_certificate: str = field(default="", repr=False)
+    """Of a server whose certificate no public authority has signed; PEM."""
 
     @classmethod
     def from_secret(cls, data: Mapping[str, str]) -> Credentials:
-        """From the decoded keys of a Secret: `username` and `password` or `token`; `sshKey` and `knownHosts`."""
+        """From a Secret: `username`, `password` or `token`, `ca.crt`; `sshKey`, `knownHosts`. All decoded."""
         password = data.get("password") or data.get("token", "")
-        return cls(data.get("username", ""), password, data.get("sshKey", ""), data.get("knownHosts", ""))
+        return cls(
+            username=data.get("username", ""),
+            password=password,
+            ssh_key=data.get("sshKey", ""),
+            known_hosts=data.get("knownHosts", ""),
+            ca_certificate=data.get("ca.crt", ""),
+        )
 
 
 @dataclass(frozen=True)
@@ -190,6 +198,10 @@ class _Clone:
                 "INFERASIM_USER": credentials.username or "git",
                 "INFERASIM_PASSWORD": credentials.password,
             }
+        if credentials.ca_certificate:
+            authority = home / "ca.crt"
+            authority.write_text(credentials.ca_certificate)
+            environment["GIT_SSL_CAINFO"] = str(authority)
         if credentials.ssh_key:
             key, hosts = home / "key", home / "known_hosts"
             for file, text in ((key, credentials.ssh_key), (hosts, credentials.known_hosts)):

@@ -128,7 +128,7 @@ class GitDelivery(ApiModel):
     path: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_./]*$")]
     secret: ObjectReference | None = Field(
         default=None,
-        description="Keys `username` and `password` (or `token`) for https; `sshKey`, `knownHosts` for ssh.",
+        description="Keys `username` and `password` (or `token`), `ca.crt` for https; `sshKey`, `knownHosts` for ssh.",
     )
 
 

@@ -104,8 +104,9 @@ def _completed(
     settings = spec.serving.to_dict() if spec.serving is not None else {}
     cluster = plan.get("cluster") or {}
     fixed = (plan.get("workload") or {}).get("fixed") or {}
-    if "gpusPerNode" in cluster:
-        record.setdefault("gpusPerNode", cluster["gpusPerNode"])
+    for name in ("accelerator", "gpusPerNode"):
+        if name in cluster:
+            record.setdefault(name, cluster[name])
     for name in SETTABLE:
         if name in settings:
             record.setdefault(name, settings[name])

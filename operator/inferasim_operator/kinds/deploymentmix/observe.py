@@ -68,6 +68,8 @@ class Observed:
     """None when the mix states its configurations itself."""
     emission: render.Emission | None = None
     emission_problem: str = ""
+    is_kept: bool = False
+    """The ConfigMap of this emission is there."""
     live: tuple[Mapping[str, Any], ...] = ()
     """Objects that were applied for this mix, of all kinds."""
     delivery_digest: str = ""
@@ -116,8 +118,18 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
             git = deliveries().want(key, digest, _git_request(context, mix, emission))
         except (InputError, NotFoundError, ValueError) as error:
             problem = str(error)
+    name = render.manifests_name(key.name, emission.digest)
+    kept = context.client.find("v1", "ConfigMap", key.namespace, name)
     return Observed(
-        raw, mix, plan=plan, emission=emission, live=live, delivery_digest=digest, git=git, git_problem=problem
+        raw,
+        mix,
+        plan=plan,
+        emission=emission,
+        is_kept=kept is not None and labels.is_owned(kept, str(raw["metadata"]["uid"])),
+        live=live,
+        delivery_digest=digest,
+        git=git,
+        git_problem=problem,
     )
 
 

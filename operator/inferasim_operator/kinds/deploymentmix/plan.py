@@ -39,7 +39,9 @@ def plan(observed: Observed, now: datetime.datetime) -> Plan:
     if mix.spec.suspend:
         conditions.idle(Reason.SUSPENDED, "suspended: nothing new is emitted or delivered")
         return Plan(_kept(observed, conditions, generation))
-    actions: list[Action] = [CreateObject(render.manifests_config_map(observed.raw, emission))]
+    actions: list[Action] = []
+    if not observed.is_kept:
+        actions.append(CreateObject(render.manifests_config_map(observed.raw, emission)))
     objects = f"{len(emission.manifests)} objects for {', '.join(c.deployment.name for c in emission.chosen)}"
     conditions.set(EMITTED, True, Reason.EMITTED, objects)
     kind = mix.spec.delivery.type if mix.spec.delivery is not None else DeliveryType.CONFIG_MAP
