@@ -19,7 +19,7 @@ from inferasim_harvester import launch
 from inferasim_harvester.configmap import ConfigMap
 from inferasim_harvester.errors import HarvestError
 from inferasim_harvester.harvest import Harvest, Options, failure_text, result_text
-from inferasim_harvester.progress import RESULT_FILE, Progress, utc_now
+from inferasim_harvester.progress import RESULT_FILE, Progress
 from inferasim_harvester.spec import HarvestSpec, load_spec
 from inferasim_harvester.store import FILE as POINTS_FILE
 from inferasim_harvester.store import Points
@@ -100,7 +100,7 @@ async def _run(spec: HarvestSpec, given: argparse.Namespace) -> int:
 
 async def measure(spec: HarvestSpec, points: Points, progress: Progress, options: Options) -> int:
     """One harvest with its final files; the exit code."""
-    harvest = Harvest(spec, points, progress, options, utc_now)
+    harvest = Harvest(spec, points, progress, options, progress.now)
     try:
         await progress.say(f"{len(points.records)} points are known already", "Preparing", points)
         anchor, checks = await harvest.run()

@@ -104,7 +104,8 @@ def decode_sweeps(records: Records) -> list[DecodeSweep]:
         _, length, batch = name.split("/")
         lengths.setdefault(int(length), []).append((int(batch), record))
     if not lengths:
-        raise MeasurementFailedError("no decode point could be measured")
+        reasons = {record["unmeasured"] for record in records.values() if "unmeasured" in record}
+        raise MeasurementFailedError("no decode point could be measured: " + "; ".join(sorted(reasons)))
     sweeps = []
     for _, points in sorted(lengths.items()):
         points.sort(key=lambda item: item[0])

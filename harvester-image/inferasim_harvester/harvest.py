@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
-
-import httpx
+from urllib.parse import urlsplit
 
 from inferasim_harvester import assemble, checkpoint, device, engine_process, launch, plan
 from inferasim_harvester.effective import Effective, parse_report, read_effective
@@ -222,12 +221,14 @@ class Harvest:
     async def _violations(self) -> float | None:
         if self.options.gpu_metrics_url is None:
             return None
+        url = self.options.gpu_metrics_url
         try:
-            async with httpx.AsyncClient(timeout=INFO_STALL_S, trust_env=False) as client:
-                answer = await client.get(self.options.gpu_metrics_url)
-        except (httpx.HTTPError, httpx.InvalidURL):
+            answer = await Client(Address.parse(url, "gpu-metrics-url")).get(
+                urlsplit(url).path or "/metrics", INFO_STALL_S
+            )
+        except HarvestError:
             return None
-        return device.violations(parse_page(answer.text)) if answer.status_code == 200 else None
+        return device.violations(parse_page(answer.body.decode("utf-8", "replace"))) if answer.status == 200 else None
 
     async def _warm_up(self, session: Session) -> None:
         """At least as many requests as the largest batch, of every length; none of them is counted (case E08)."""
@@ -312,6 +313,7 @@ class Harvest:
             "contextTokens": sum(decode.context_tokens) / len(decode.context_tokens),
             "tokensPerChunk": sum(decode.tokens_per_chunk) / len(decode.tokens_per_chunk),
             "stalledFrac": max(decode.stalled_frac),
+            "coalescedFrac": max(decode.coalesced_frac),
             "ttftS": decode.ttft_s if point.name != DRIFT else [],
         }
 

@@ -20,6 +20,8 @@ CLOCK_LOW, CLOCK_HIGH = 0.80, 1.005
 """Engine's own end-to-end time over the client's: below 1 by the way through the front end, never above it."""
 STALL_FLAG: Final = 0.10
 """Mean gap over median gap, minus 1 (ours)."""
+COALESCED_FLAG: Final = 0.05
+"""Share of coalesced chunks above which the median gap is not used (ours)."""
 LENGTH_FLAG, LENGTH_REFUSE = 0.01, 0.02
 """Served against asked prompt length (public case E01)."""
 
@@ -112,6 +114,13 @@ def stalls(worst_frac: float, name: str, preemptions: float | None) -> CheckResu
         return CheckResult("stalls", Verdict.REFUSE, f"the engine preempted {preemptions:.0f} requests", numbers)
     verdict = Verdict.FLAG if worst_frac > STALL_FLAG else Verdict.PASS
     return CheckResult("stalls", verdict, f"the mean gap exceeds the median by {worst_frac:.1%} at {name}", numbers)
+
+
+def coalesced(worst_frac: float, name: str) -> CheckResult:
+    """Chunks of several steps that arrive together: single gaps are no steps then, only longer spans are."""
+    verdict = Verdict.FLAG if worst_frac > COALESCED_FLAG else Verdict.PASS
+    detail = f"{worst_frac:.1%} of the chunks came together with the one before at {name}"
+    return CheckResult("coalesced-chunks", verdict, detail, {"coalescedFraction": worst_frac})
 
 
 def idle_devices(before: Sequence[Device], expected: int, *, is_gpu: bool, own_engine: bool) -> CheckResult:

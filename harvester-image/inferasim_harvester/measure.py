@@ -25,6 +25,10 @@ TOGETHER_FRAC: Final = 0.25
 SAME_STEP_FRAC: Final = 0.2
 """A gap below this part of the prompt's own time: it shared the blocker's step."""
 INVALID_TRIES: Final = 6
+COALESCED_FRAC, COALESCED_LIMIT = 0.25, 0.05
+"""A gap below this part of the mean gap shows chunks that a busy front end sent together; tolerated up to the limit."""
+LAG: Final = 8
+"""Steps between the chunks that are compared where single gaps are no steps."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Decode:
     tokens_per_chunk: list[float] = field(default_factory=list)
     stalled_frac: list[float] = field(default_factory=list)
     """Mean over median of the gaps, minus 1: pauses that the median does not see."""
+    coalesced_frac: list[float] = field(default_factory=list)
+    """Part of the chunks that came together with the one before."""
     ttft_s: list[float] = field(default_factory=list)
 
 
@@ -66,6 +72,7 @@ class Window:
     context_tokens: float
     tokens_per_chunk: float
     stalled_frac: float
+    coalesced_frac: float
     stagger: int
     """Most chunks any request had before the last one joined."""
 
@@ -77,7 +84,7 @@ def common_window(streams: Sequence[Stream], steps: int) -> Window | None:
     """
     start_s = max(stream.first_s for stream in streams)
     end_s = min(float(stream.times_s[-1]) for stream in streams)
-    gaps, contexts, per_chunk = [], [], []
+    gaps, lagged, contexts, per_chunk = [], [], [], []
     stagger = 0
     for stream in streams:
         first = int(np.searchsorted(stream.times_s, start_s))
@@ -87,16 +94,19 @@ def common_window(streams: Sequence[Stream], steps: int) -> Window | None:
             return None
         times, tokens = stream.times_s[first : last + 1], stream.tokens[first : last + 1]
         gaps.append(np.diff(times))
+        lag = min(LAG, len(times) - 1)
+        lagged.append((times[lag:] - times[:-lag]) / lag)
         contexts.append(stream.prompt_tokens + float(np.mean(tokens[:-1])))
         per_chunk.append(float(tokens[-1] - tokens[0]) / (last - first))
     every = np.concatenate(gaps)
-    step_s = float(np.median(every))
+    mean_s = float(np.mean(every))
+    coalesced = float(np.mean(every < COALESCED_FRAC * mean_s))
+    # The paper's median gap; where chunks come in bunches, a gap is no step but eight of them still are eight steps.
+    step_s = float(np.median(every if coalesced <= COALESCED_LIMIT else np.concatenate(lagged)))
     if step_s <= 0:
-        raise MeasurementFailedError(
-            "tokens of different steps arrive together: the engine or a proxy buffers its stream"
-        )
+        raise MeasurementFailedError("whole waves arrive at once: the engine or a proxy buffers its stream")
     return Window(
-        step_s, float(np.mean(contexts)), float(np.mean(per_chunk)), float(np.mean(every)) / step_s - 1.0, stagger
+        step_s, float(np.mean(contexts)), float(np.mean(per_chunk)), mean_s / step_s - 1.0, coalesced, stagger
     )
 
 
@@ -125,6 +135,9 @@ async def measure_decode(
         repeat += 1
         window = common_window(streams, precision.steps)
         if window is None:
+            short = min(stream.completion_tokens for stream in streams)
+            if short < asked:
+                raise MeasurementFailedError(f"requests end after {short} of {asked} tokens, though told not to stop")
             failures += 1
             stagger += max(2, stagger // 2)
             if failures > WINDOW_TRIES:
@@ -134,6 +147,7 @@ async def measure_decode(
         found.context_tokens.append(window.context_tokens)
         found.tokens_per_chunk.append(window.tokens_per_chunk)
         found.stalled_frac.append(window.stalled_frac)
+        found.coalesced_frac.append(window.coalesced_frac)
         found.ttft_s += [stream.ttft_s for stream in streams]
     return found
 
@@ -208,5 +222,8 @@ def _tokens(steps: int, stagger: int, tokens_per_step: float) -> int:
 
 
 def _committed(stream: Stream) -> float:
-    """Tokens per chunk of a stream."""
-    return stream.completion_tokens / len(stream.times_s)
+    """Tokens per chunk of a stream, its first and its last chunk left out: one is a prefill's, one is cut off."""
+    tokens = stream.tokens
+    return (
+        float(tokens[-2] - tokens[0]) / (len(tokens) - 2) if len(tokens) > 2 else stream.completion_tokens / len(tokens)
+    )

@@ -14,8 +14,8 @@ from inferasim_harvester.streams import Dialect, Stream
 from inferasim_harvester.wire import Client
 
 CALIBRATION_TRIES: Final = 5
-LENGTH_TOLERANCE: Final = 0.01
-"""Asked against served prompt length, where prompts are text."""
+LENGTH_TOLERANCE_FRAC, LENGTH_TOLERANCE_TOKENS = 0.01, 2
+"""Asked against served prompt length, where prompts are text: a word may be several tokens."""
 HEALTH_STALL_S: Final = 10.0
 
 
@@ -133,7 +133,7 @@ class Session:
             body = self.dialect.request(self.model, text[0], 1)
             (answer,) = await self._post([body])
             served = self.dialect.read(answer).prompt_tokens
-            if abs(served / length - 1.0) <= LENGTH_TOLERANCE:
+            if abs(served - length) <= max(LENGTH_TOLERANCE_TOKENS, LENGTH_TOLERANCE_FRAC * length):
                 self.words[length] = words
                 return words
             words = max(1, round(words * length / served))

@@ -34,6 +34,7 @@ def all_checks(
 ) -> tuple[Anchor, tuple[CheckResult, ...]]:
     """(anchor with its live checks inside, every check). Raises MeasurementFailedError when no anchor can be made."""
     figures = assemble.prefill_figures(records)
+    assemble.decode_sweeps(records)  # refuses before anything is judged
     mode, partition = live_checks.one_partition(devices, spec.accelerator.partition, is_gpu=is_gpu)
     ran = assemble.Ran(**{**ran.__dict__, "partition": mode})
     live = [
@@ -51,6 +52,7 @@ def all_checks(
         _outliers(records),
         _drift(records),
         _stalls(records),
+        _coalesced(records),
         live_checks.host_time(figures.separated, len(figures.lengths)),
         _acceptance(spec, records),
         _client(records, client_s_per_event),
@@ -164,6 +166,12 @@ def _stalls(records: Records) -> CheckResult:
     points = assemble.measured(records, "decode")
     name = max(points, key=lambda key: points[key]["stalledFrac"])
     return live_checks.stalls(points[name]["stalledFrac"], name, _sum(_counter(records, "preemptions")))
+
+
+def _coalesced(records: Records) -> CheckResult:
+    points = assemble.measured(records, "decode")
+    name = max(points, key=lambda key: points[key]["coalescedFrac"])
+    return live_checks.coalesced(points[name]["coalescedFrac"], name)
 
 
 def _acceptance(spec: HarvestSpec, records: Records) -> CheckResult:

@@ -30,7 +30,7 @@ class Address:
     port: int
 
     @classmethod
-    def parse(cls, url: str) -> Address:
+    def parse(cls, url: str, field: str = "engine-url") -> Address:
         """The address in `http://host:port`. Raises InputError."""
         parts = urlsplit(url)
         try:
@@ -38,7 +38,7 @@ class Address:
         except ValueError:
             port = None
         if parts.scheme != "http" or not parts.hostname or port is None or not _URL.fullmatch(url):
-            raise InputError("engine-url", url, "be http://HOST:PORT")
+            raise InputError(field, url, "be http://HOST:PORT")
         return cls(parts.hostname, port)
 
 

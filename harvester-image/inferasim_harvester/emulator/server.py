@@ -71,7 +71,10 @@ class Emulator:
         if task is not None:
             self._tasks.add(task)
         try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            # Cancelled only by `stop`, when nobody waits for the answer any more.
+            with contextlib.suppress(
+                ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError
+            ):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 method, path, _ = head[0].split(" ", 2)
                 length = next((int(h.split(":")[1]) for h in head if h.lower().startswith("content-length:")), 0)

@@ -1,0 +1,170 @@
+"""Every fault that the emulator can have is caught by the check made for it; none passes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferasim_harvester.emulator import trial
+from inferasim_harvester.emulator.law import Faults, StepLaw
+from inferasim_harvester.emulator.server import Emulator
+from inferasim_harvester.harvest import Options
+from inferasim_harvester.measure import Precision
+from inferasim_harvester.spec import HarvestSpec, parse_spec
+from simcore.anchors.checks import Verdict, check_anchor, worst
+from simcore.cards.layout import Engine
+
+VERSIONS = {Engine.VLLM: "0.33.0", Engine.SGLANG: "0.5.16", Engine.ATOM: "0.1.4"}
+QUICK = Options(
+    stall_s=20.0,
+    start_timeout_s=60.0,
+    gpu_metrics_url="ENGINE/gpu_metrics",
+    decode=Precision(target_frac=0.01, minimum=3, maximum=5, steps=24),
+    prefill=Precision(target_frac=0.02, minimum=3, maximum=5),
+)
+CONDITIONS = {"idle-devices", "partition"}
+"""Flagged in every trial: no GPU is behind the emulator."""
+
+
+def spec_for(engine: Engine, **layout: int) -> HarvestSpec:
+    raw = {
+        "schema": "inferasim.dev/harvest/v1",
+        "engine": {"name": engine.value, "version": VERSIONS[engine]},
+        "model": {"name": "emulated/model", "path": "emulated/model"},
+        "accelerator": {"product": "MI355X", "partition": "spx_nps1"},
+        "layout": layout,
+        "signature": {"weightDtype": "bf16"},
+        "sweeps": {
+            "decodeBatches": [1, 2, 4],
+            "decodePromptLengthsTokens": [128],
+            "prefillLengthsTokens": [128, 256, 512, 768, 1024],
+        },
+    }
+    return parse_spec(json.dumps(raw))
+
+
+def trial_of(faults: Faults, out: Path, engine: Engine = Engine.VLLM, options: Options = QUICK) -> trial.Outcome:
+    emulator = Emulator(engine=engine, version=VERSIONS[engine], faults=faults, seed=4)
+    return trial.harvest(emulator, spec_for(engine), out, options)
+
+
+@pytest.mark.parametrize("engine", list(Engine))
+def test_without_a_fault_nothing_is_caught(engine: Engine, tmp_path: Path) -> None:
+    found = trial_of(Faults(), tmp_path, engine)
+    assert set(found.flagged()) == CONDITIONS
+
+
+CAUGHT: list[tuple[str, Engine, Faults, str, str]] = [
+    ("warm prefix cache", Engine.VLLM, Faults(cached_frac=0.7), "prefix-hits", "refuse"),
+    ("warm prefix cache", Engine.SGLANG, Faults(cached_frac=0.7), "prefix-hits", "refuse"),
+    ("warm prefix cache", Engine.ATOM, Faults(cached_frac=0.7), "prefix-hits", "refuse"),
+    ("just above one percent", Engine.VLLM, Faults(cached_frac=0.02), "prefix-hits", "refuse"),
+    ("early stop", Engine.VLLM, Faults(stop_after_tokens=25), "output-length", "refuse"),
+    ("other width", Engine.VLLM, Faults(reported={"tensor_parallel_size": 2}), "effective-configuration", "refuse"),
+    ("other width", Engine.SGLANG, Faults(reported={"tp_size": 2}), "effective-configuration", "refuse"),
+    ("other width", Engine.ATOM, Faults(reported={"tensor_parallel_size": 2}), "effective-configuration", "refuse"),
+    ("eager", Engine.VLLM, Faults(reported={"enforce_eager": True}), "effective-configuration", "refuse"),
+    ("caching on", Engine.VLLM, Faults(reported={"enable_prefix_caching": True}), "prefix-caching", "refuse"),
+    ("caching on", Engine.SGLANG, Faults(reported={"disable_radix_cache": False}), "prefix-caching", "refuse"),
+    ("served length", Engine.VLLM, Faults(prompt_factor=1.05), "served-length", "refuse"),
+    ("served length", Engine.SGLANG, Faults(prompt_factor=0.985), "served-length", "flag"),
+    ("clock skew", Engine.VLLM, Faults(clock_factor=1.2), "clock-agreement", "flag"),
+    ("clock skew", Engine.SGLANG, Faults(clock_factor=0.7), "clock-agreement", "flag"),
+    ("empty first chunk", Engine.VLLM, Faults(empty_first_chunk=True), "empty-chunks", "flag"),
+    ("empty first chunk", Engine.SGLANG, Faults(empty_first_chunk=True), "empty-chunks", "flag"),
+    ("empty first chunk", Engine.ATOM, Faults(empty_first_chunk=True), "empty-chunks", "flag"),
+    ("throttled", Engine.VLLM, Faults(throttled_after_steps=300), "throttling", "refuse"),
+    ("wild jitter", Engine.VLLM, Faults(jitter_frac=0.15), "spread", "flag"),
+    ("cold beyond the warm-up", Engine.VLLM, Faults(cold_requests=13), "cold-first-wave", "flag"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "faults", "check", "verdict"), CAUGHT, ids=[f"{row[0]}-{row[1]}" for row in CAUGHT]
+)
+def test_the_right_check_catches_it(
+    name: str, engine: Engine, faults: Faults, check: str, verdict: str, tmp_path: Path
+) -> None:
+    found = trial_of(faults, tmp_path, engine)
+    assert found.exit_code == 0, found.result["message"]
+    assert found.verdict(check) == verdict
+    assert found.anchor is not None
+    # Whoever reads the anchor later comes to the same verdict from the file alone.
+    assert worst(check_anchor(found.anchor)) is Verdict(found.result["verdict"])
+
+
+def test_throttling_shows_without_an_exporter_too(tmp_path: Path) -> None:
+    """The first point measured again at the end; nothing of the node is needed."""
+    quiet = Options(**{**QUICK.__dict__, "gpu_metrics_url": None})
+    found = trial_of(Faults(throttled_after_steps=300), tmp_path, options=quiet)
+    assert found.verdict("drift") == "refuse"
+    assert found.verdict("throttling") == "flag"
+
+
+def test_the_warm_up_takes_the_cold_start(tmp_path: Path) -> None:
+    """Public case E08: as many slow requests as the warm-up has leave no trace."""
+    warm_up = 5 + 1 + 4  # one a length, one wave of the largest batch
+    found = trial_of(Faults(cold_requests=warm_up), tmp_path)
+    assert set(found.flagged()) == CONDITIONS
+
+
+def test_empty_first_chunks_do_not_move_a_figure(tmp_path: Path) -> None:
+    """Public case E07: the first token counts, not the first chunk."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    plain, empty = (trial_of(f, tmp_path / n) for f, n in ((Faults(), "a"), (Faults(empty_first_chunk=True), "b")))
+    assert plain.anchor is not None
+    assert empty.anchor is not None
+    assert empty.anchor.prefill == plain.anchor.prefill
+    assert empty.anchor.decode == plain.anchor.decode
+
+
+@pytest.mark.parametrize("engine", list(Engine))
+def test_a_dead_worker_behind_a_green_health_fails_the_harvest(engine: Engine, tmp_path: Path) -> None:
+    """Public case A20."""
+    found = trial_of(Faults(dead_after_steps=400), tmp_path, engine)
+    assert found.exit_code == 1
+    assert found.result["reason"] == "EngineDied"
+    assert "/health says 200" in found.result["message"]
+    assert found.anchor is None
+    assert found.progress[-1]["phase"] == "Failed"
+
+
+def test_an_engine_that_never_gives_a_token_is_not_ready(tmp_path: Path) -> None:
+    found = trial_of(Faults(dead_after_steps=0), tmp_path)
+    assert found.result["reason"] == "EngineNotReady"
+
+
+def test_answers_too_short_for_a_window_fail_with_the_reason(tmp_path: Path) -> None:
+    found = trial_of(Faults(stop_after_tokens=10), tmp_path)
+    assert found.result["reason"] == "MeasurementFailed"
+    assert "requests end after 10 of" in found.result["message"]
+
+
+def test_dropped_attention_dp_is_refused(tmp_path: Path) -> None:
+    """Public case E10: labelled DP attention, ran plain TP."""
+    emulator = Emulator(engine=Engine.SGLANG, version="0.5.16", settings={"tp_size": 8, "dp_size": 1})
+    spec = spec_for(Engine.SGLANG, tensorParallel=8, attentionDataParallel=8)
+    found = trial.harvest(emulator, spec, tmp_path, QUICK)
+    assert found.verdict("effective-configuration") == "refuse"
+    detail = next(c["detail"] for c in found.result["checks"] if c["name"] == "effective-configuration")
+    assert "attentionDataParallel asked 8, ran 1" in detail
+
+
+def test_dummy_weights_are_kept_and_refused(tmp_path: Path) -> None:
+    raw = spec_for(Engine.VLLM).model_dump(mode="json", by_alias=True, exclude_none=True)
+    raw["model"]["weights"] = "Dummy"
+    found = trial.harvest(Emulator(law=StepLaw()), parse_spec(json.dumps(raw)), tmp_path, QUICK)
+    assert found.anchor is not None
+    assert not found.anchor.provenance.real_weights
+    assert found.result["verdict"] == "refuse"
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    emulator = Emulator(version="0.32.0")
+    found = trial.harvest(emulator, spec_for(Engine.VLLM), tmp_path, QUICK)
+    assert found.verdict("engine-version") == "refuse"
+    assert found.anchor is not None
+    assert found.anchor.signature.engine_version == "0.32.0"  # the label is what ran
