@@ -25,6 +25,7 @@ class Reason(StrEnum):
     FOREIGN_NAMESPACE = "ForeignNamespace"
     REPLICAS_ELSEWHERE = "ReplicasElsewhere"
     GIT_FAILED = "GitFailed"
+    NOT_COLLECTED = "NotCollected"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from inferasim_operator.api.v1alpha1.common import ResultReference
 from inferasim_operator.api.v1alpha1.deploymentmix import (
     DELIVERED,
     EMITTED,
+    REPORTING,
     DeliveredRevision,
     DeliveryType,
     DeploymentMix,
@@ -58,6 +59,9 @@ def plan(observed: Observed, now: datetime.datetime) -> Plan:
     else:
         name = render.manifests_name(mix.metadata.name, emission.digest)
         conditions.set(DELIVERED, True, Reason.DELIVERED, f"in ConfigMap {name}")
+    if mix.spec.observation is not None or mix.spec.tolerance is not None:
+        # Asked for, so the answer must not be silence.
+        conditions.set(REPORTING, False, Reason.NOT_COLLECTED, "this version does not collect live figures by itself")
     told = summary.line(emission)
     if is_done:
         conditions.ready(Reason.DELIVERED, told)
