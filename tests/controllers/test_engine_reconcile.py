@@ -14,7 +14,7 @@ from inferasim_operator.engine.actions import Action, CreateObject, ObjectKey, P
 from inferasim_operator.engine.clock import Clock
 from inferasim_operator.engine.conditions import Conditions
 from inferasim_operator.engine.kind import Context, Kind
-from inferasim_operator.engine.reconcile import Reconciler
+from inferasim_operator.engine.reconcile import Reconciler, lost_paths
 from inferasim_operator.errors import NotOursError, UnavailableError
 from tests import builders
 from tests.conditions import assert_conditions
@@ -135,6 +135,23 @@ def test_unreachable_server_is_retried_without_a_status() -> None:
     for method in ("find", "get", "apply_status"):
         cluster.broken[method] = UnavailableError("no route")
     assert _reconciler(cluster, _ready()).run(KEY).failed
+
+
+def test_pruned_status_is_told() -> None:
+    """An older CRD drops a field with HTTP 200: an event and a log line say so (D03)."""
+    assert lost_paths({"a": {"b": 1, "c": [{"d": 1}]}}, {"a": {"c": [{}]}}) == ["a.b", "a.c[0].d"]
+    assert lost_paths({"a": 1}, {"a": 1, "more": 2}) == []
+    cluster = _cluster()
+    write = cluster.apply_status
+
+    def prune(manifest: Mapping[str, Any]) -> dict[str, Any]:
+        answer = write(manifest)
+        del answer["status"]["observedGeneration"]
+        return answer
+
+    cluster.apply_status = prune  # type: ignore[method-assign]
+    _reconciler(cluster, _ready()).run(KEY)
+    assert [event["reason"] for event in cluster.events] == ["StatusPruned", "Done"]
 
 
 def test_recreated_namesake_is_not_written_to() -> None:

@@ -34,8 +34,8 @@ def operator(cluster: Cluster) -> Iterator[Callable[..., Operator]]:
     """Makes operators for the test's namespace, not yet started; those that still run must end well."""
     made: list[Operator] = []
 
-    def make(function: str = STAND_IN) -> Operator:
-        made.append(Operator(cluster, function=function))
+    def make(function: str = STAND_IN, *, lease_s: int = 2) -> Operator:
+        made.append(Operator(cluster, function=function, lease_s=lease_s))
         return made[-1]
 
     yield make

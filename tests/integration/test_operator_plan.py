@@ -168,10 +168,27 @@ def test_two_hundred_plans_do_not_keep_a_harvest_waiting(cluster: Cluster, opera
     harvest = cluster.wait_for("anchorharvest", "harvest", ".status.observedGeneration", "1")
     waited_s = (_first_status(harvest) - _time(harvest["metadata"]["creationTimestamp"])).total_seconds()
     assert waited_s <= 5.0
+    shown = cluster.list("servingplans")
+    unfinished = sum(1 for plan in shown if "result" not in plan.get("status", {}))
+    assert unfinished > 0, "the harvest was created too late to mean anything"
     cluster.kubectl("wait", "servingplan", "--all", "--for=condition=Ready", "--timeout=240s", timeout_s=250)
     assert len(_results(cluster)) == 200
     assert not [event for event in cluster.operator_requests() if event.is_forbidden]
     assert "Traceback" not in op.text
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_outage_of_the_server_is_survived(cluster: Cluster, operator: MakeOperator, crash: bool) -> None:
+    """The API server goes and comes back: the watches go on by themselves, the lease is kept or taken again (C01)."""
+    op = operator(lease_s=60)
+    op.start()
+    cluster.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan("before"))
+    cluster.wait("servingplan", "before", "Ready")
+    cluster.plane.restart_apiserver(crash=crash)
+    cluster.apply(builders.serving_plan("after"))
+    cluster.wait("servingplan", "after", "Ready", timeout_s=80)
+    assert op.process is not None
+    assert op.process.poll() is None
 
 
 def test_one_operator_leads(cluster: Cluster, operator: MakeOperator) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from inferasim_operator.cli import output
 from inferasim_operator.engine import labels, names
 
 ANCHOR_KEY = "anchor.json"
@@ -28,7 +29,7 @@ def result_name(plan_name: str, digest: str) -> str:
 
 def result_config_map(owner: Mapping[str, Any], digest: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """The ConfigMap for an answer of the live plan `owner`. Raises ValueError when it is too large even compressed."""
-    text = names.canonical_json(result)
+    text = output.dumps(result)  # the bytes that `inferasim plan -o json` prints for the same question
     manifest: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
