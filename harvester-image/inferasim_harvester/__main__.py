@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--config-map", help="NAMESPACE/NAME to mirror into")
     run.add_argument("--gpu-metrics-url", help="the AMD device metrics exporter of this node")
     run.add_argument("--start-timeout", type=float, default=3600.0, help="seconds until the first token")
+    run.add_argument(
+        "--max-repeats", type=int, help="bound on the repeats of a point; precision is checked all the same"
+    )
     run.add_argument("--stall-timeout", type=float, default=120.0, help="seconds of silence that mean death")
     return parser
 
@@ -80,7 +84,14 @@ async def _run(spec: HarvestSpec, given: argparse.Namespace) -> int:
             return OK
         points = Points.restore(given.out, spec.digest, mirrored.get(POINTS_FILE))
         progress = Progress(given.out, loop.time, mirror=mirror)
-        options = Options(
+        precision = Options()
+        bound = given.max_repeats
+        if bound is not None:
+            if bound < 3:
+                raise InputError("max-repeats", bound, "be at least 3")
+            precision = Options(decode=precision.decode.bounded(bound), prefill=precision.prefill.bounded(bound))
+        options = replace(
+            precision,
             engine_url=given.engine_url,
             gpu_metrics_url=given.gpu_metrics_url,
             node=os.environ.get("NODE_NAME") or None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -40,6 +40,10 @@ class Precision:
     maximum: int = 12
     steps: int = 48
     """Decode steps of one wave's window."""
+
+    def bounded(self, maximum: int) -> Precision:
+        """The same aim with at most `maximum` repeats."""
+        return replace(self, minimum=min(self.minimum, maximum), maximum=maximum)
 
 
 @dataclass
