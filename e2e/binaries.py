@@ -17,6 +17,7 @@ import subprocess
 from e2e import cache, errors, processes, progress, toolchain
 
 KUBERNETES_VERSION = "v1.36.3"
+HELM_VERSION = "v4.3.1"
 _KUBERNETES_LDFLAGS = f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"
 _BUILD = ("build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 
@@ -38,9 +39,18 @@ def _kubernetes(name: str) -> Program:
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 NODE = ("kube-scheduler", "kubelet", "kube-proxy")
+CHART = ("helm", "health")
 PROGRAMS: dict[str, Program] = {
     "etcd": Program("etcd", "etcd", "go.etcd.io/etcd/server/v3", built_as="server"),
     **{name: _kubernetes(name) for name in (*CONTROL_PLANE[1:], *NODE)},
+    "helm": Program(
+        "helm",
+        "helm",
+        "helm.sh/helm/v4/cmd/helm",
+        built_as="helm",
+        ldflags=f"-s -w -X helm.sh/helm/v4/internal/version.version={HELM_VERSION}",
+    ),
+    "health": Program("health", "gitops", "inferasim.dev/e2e/gitops/health", built_as="health"),
 }
 
 
@@ -75,6 +85,7 @@ def digest(source: pathlib.Path, ldflags: str, go_identity: str) -> str:
     """A hash of everything that decides the bytes of what is built from the module in `source`."""
     hashed = hashlib.sha256()
     parts = [(source / name).read_bytes() for name in ("go.mod", "go.sum")]
+    parts += [file.read_bytes() for file in sorted(source.rglob("*.go"))]  # of the one module with code of its own
     parts += [text.encode() for text in (*_BUILD, ldflags, go_identity)]
     for part in parts:
         hashed.update(len(part).to_bytes(8, "big"))

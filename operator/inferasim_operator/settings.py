@@ -65,6 +65,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         namespaces=namespaces,
         lease_namespace=values.get("INFERASIM_LEASE_NAMESPACE") or own or fallback,
+        lease_name=values.get("INFERASIM_LEASE_NAME") or Settings.lease_name,
         lease_duration_s=int(number("INFERASIM_LEASE_SECONDS", 15)),
         health_port=int(number("INFERASIM_HEALTH_PORT", 8080)),
         compute_function=values.get("INFERASIM_COMPUTE_FUNCTION") or Settings.compute_function,
