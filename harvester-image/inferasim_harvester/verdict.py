@@ -33,6 +33,7 @@ def all_checks(
     client_s_per_event: float = 0.0,
 ) -> tuple[Anchor, tuple[CheckResult, ...]]:
     """(anchor with its live checks inside, every check). Raises MeasurementFailedError when no anchor can be made."""
+    records = dict(sorted(records.items()))  # in whatever order pods measured them, the words are the same
     figures = assemble.prefill_figures(records)
     assemble.decode_sweeps(records)  # refuses before anything is judged
     mode, partition = live_checks.one_partition(devices, spec.accelerator.partition, is_gpu=is_gpu)
