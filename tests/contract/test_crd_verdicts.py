@@ -3,6 +3,7 @@ real API server. Both must say the same of every file."""
 
 from __future__ import annotations
 
+import json
 import pathlib
 from typing import Any
 
@@ -10,9 +11,11 @@ import pydantic
 import pytest
 import yaml
 
+from inferasim_harvester.spec import parse_spec
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest
 from inferasim_operator.api.v1alpha1.common import unknown_fields
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
+from inferasim_operator.kinds.anchorharvest import render
 
 HERE = pathlib.Path(__file__).parent
 MODELS: dict[str, Any] = {"AnchorHarvest": AnchorHarvest, "ServingPlan": ServingPlan}
@@ -54,3 +57,15 @@ def test_types_refuse(path: pathlib.Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# expect: ")
     assert _problem(yaml.safe_load(text)) != ""
+
+
+def test_harvester_reads_what_the_operator_tells_it() -> None:
+    """The two sides of docs/harvest-protocol.md: every accepted harvest is a spec that the harvester's parser takes."""
+    for path in _mine("accept"):
+        manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if manifest["kind"] != "AnchorHarvest":
+            continue
+        harvest = AnchorHarvest.model_validate(manifest)
+        told = parse_spec(json.dumps(render.harvester_spec(harvest)))
+        assert told.engine.name.value == manifest["spec"]["engine"]["name"]
+        assert told.layout.tensor_parallel == manifest["spec"].get("layout", {}).get("tensorParallel", 1)

@@ -105,7 +105,7 @@ def test_new_harvest_makes_everything_once() -> None:
 LAYOUTS = [
     ("SGLang", {"tensorParallel": 8}, 8),
     ("SGLang", {"tensorParallel": 8, "attentionDataParallel": 8}, 8),  # DP attention lives inside the TP group
-    ("VLLM", {"attentionDataParallel": 8}, 8),  # vLLM's ranks are GPUs of their own
+    ("VLLM", {"tensorParallel": 2, "dataParallel": 4}, 8),  # vLLM's ranks are GPUs of their own
     ("ATOM", {"tensorParallel": 4, "expertParallel": 4}, 4),
     ("VLLM", None, 1),
 ]
@@ -171,6 +171,8 @@ def test_harvester_is_told_the_measurement() -> None:
 
 
 MISTAKES = [
+    ({"layout": {"tensorParallel": 4, "expertParallel": 3}}, Reason.INVALID_SPEC),
+    ({"layout": {"tensorParallel": 2, "dataParallel": 2}}, Reason.INVALID_SPEC),
     ({"layout": {"tensorParallel": 4, "attentionDataParallel": 3}}, Reason.BAD_LAYOUT),
     (
         {

@@ -54,18 +54,32 @@ class Weights(StrEnum):
 
 
 class HarvestLayout(ApiModel):
-    """Parallel widths of the measured engine; an absent width is 1. An anchor has no pipeline and no engine copies."""
+    """Parallel widths of the measured engine; an absent width is 1. An anchor has no pipeline.
+
+    `dataParallel` is vLLM's way to state attention ranks; the other engines use `attentionDataParallel`.
+    """
 
     tensor_parallel: Width | None = None
+    data_parallel: Width | None = None
     expert_parallel: Width | None = None
     attention_data_parallel: Width | None = None
+
+
+class SpeculationMethod(StrEnum):
+    """Drafters."""
+
+    MTP = "MTP"
+    EAGLE = "EAGLE"
+    EAGLE3 = "EAGLE3"
+    NGRAM = "NGram"
 
 
 class Speculation(ApiModel):
     """Speculative decoding as it is to run."""
 
-    method: Word
+    method: SpeculationMethod
     draft_tokens: Annotated[int, Field(strict=True, ge=1, le=64)]
+    draft_model: ModelName | None = None
     forced_acceptance_length_permille: Annotated[int, Field(strict=True, ge=1000, le=65_000)] | None = Field(
         default=None,
         description="Mean tokens committed per verify step, in thousandths, where the engine can force it.",

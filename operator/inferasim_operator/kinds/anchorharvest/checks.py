@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from inferasim_harvester.spec import parse_spec
 from inferasim_operator import convert
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvestSpec
 from inferasim_operator.api.v1alpha1.configuration import EngineName
+from inferasim_operator.kinds.anchorharvest import render
 from inferasim_operator.kinds.anchorharvest.observe import LOG_LINES, Observed
 from simcore.cards import layout as layouts
 from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.library import load_accelerator_card
-from simcore.errors import InputError
+from simcore.errors import FormatError, InputError
 
 FORBIDDEN_TAINTS = ("amd-gpu-unhealthy", "amd-dcm")
 """Taints that say: this GPU is broken, or being repartitioned. A measurement there would be worthless."""
@@ -101,11 +104,22 @@ def layout_is_impossible(observed: Observed) -> Finding | None:
         return Finding(
             Reason.BAD_LAYOUT,
             "spec.layout: vLLM has no attention data parallelism inside a wider tensor-parallel group; "
-            "leave one of `tensorParallel` and `attentionDataParallel` at 1",
+            "state its ranks as `dataParallel`",
         )
     if engine is not EngineName.VLLM and tensor % attention != 0:
         text = f"spec.layout: attentionDataParallel {attention} must divide tensorParallel {tensor}"
         return Finding(Reason.BAD_LAYOUT, text)
+    return None
+
+
+def harvester_would_refuse(observed: Observed) -> Finding | None:
+    """The harvester's own parser says no: better told here than by a pod that waited for GPUs."""
+    if observed.harvest is None:
+        return None
+    try:
+        parse_spec(json.dumps(render.harvester_spec(observed.harvest)), "spec")
+    except FormatError as error:
+        return Finding(Reason.INVALID_SPEC, str(error))
     return None
 
 
@@ -140,6 +154,7 @@ CHAIN: tuple[Check, ...] = (
     spec_is_invalid,
     accelerator_is_unknown,
     layout_is_impossible,
+    harvester_would_refuse,
     gpus_exceed_node,
     toleration_is_forbidden,
 )
