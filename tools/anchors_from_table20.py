@@ -1,4 +1,6 @@
-"""Writes examples/anchors/ from the one-stage rows of the paper's Table 20; `--check` compares instead.
+"""Writes the built-in anchors, and their copies in examples/, from the one-stage rows of the paper's Table 20.
+
+`--check` compares instead.
 
 The rows are closed-loop means of C clients with equal lengths, so they hold stalls that an anchor must not hold. SGLang
 prefills first, so equal requests stay one wave: C prompts are prefilled in steps of at most BUDGET_TOKENS, then all
@@ -31,7 +33,10 @@ from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.stepcost.analytical import analytical
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-FOLDER: Final = ROOT / "examples" / "anchors"
+FOLDERS: Final = (ROOT / "simcore" / "data" / "anchors", ROOT / "examples" / "anchors")
+ENGINE_VERSION: Final = "0.5.19"
+IMAGE: Final = "lmsysorg/sglang-rocm:v0.5.19-rocm720-mi35x"
+"""What the paper's App. K says all its SGLang runs used."""
 TABLE: Final = "table20_pp1.csv"
 BUDGET_TOKENS: Final = 8192
 """Prompt tokens of one prefill step. Not printed in the paper; SGLang's usual chunk, and of 8192 and 16384 the one
@@ -84,6 +89,8 @@ def anchor_of(model: str, table: list[dict[str, str]]) -> Anchor:
                 "acceleratorArchitecture": "gfx950",
                 "accelerator": "MI355X",
                 "engine": "SGLang",
+                "engineVersion": ENGINE_VERSION,
+                "image": IMAGE,
                 "model": model,
                 "weightsDtype": WEIGHTS[model],
                 "graphCapture": {"mode": "full"},
@@ -118,7 +125,7 @@ def anchor_of(model: str, table: list[dict[str, str]]) -> Anchor:
                     "derived from the closed-loop means of paper Table 20 (PP 1), not from a harvest",
                     f"prefill waits of one wave are taken out; prefill steps of {BUDGET_TOKENS} tokens are assumed",
                     "the quadratic prefill term is the model card's; TTFT holds the host time, so F does too",
-                    "engine version, image, backends and captured sizes are not printed in the paper",
+                    "engine version and image are those of App. K; backends and captured sizes are not printed",
                 ],
                 "residuals": {"prefill": round(residual, 4)},
             },
@@ -145,16 +152,19 @@ def main() -> int:
     table, different = rows(), []
     for model in WEIGHTS:
         anchor = anchor_of(model, [row for row in table if row["model"] == model])
-        path = FOLDER / f"{model.lower()}-sglang-mi355x-tp1.json"
+        name = f"{model.lower()}-sglang-mi355x-tp1.json"
         text = anchor.to_json()
+        for path in (folder / name for folder in FOLDERS):
+            if check:
+                if not path.exists() or path.read_text(encoding="utf-8") != text:
+                    different.append(str(path.relative_to(ROOT)))
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
         if check:
-            if not path.exists() or path.read_text(encoding="utf-8") != text:
-                different.append(str(path.relative_to(ROOT)))
             continue
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
         for result in check_anchor(anchor):
-            sys.stdout.write(f"{path.name}: {result.name}: {result.verdict.value}: {result.detail}\n")
+            sys.stdout.write(f"{name}: {result.name}: {result.verdict.value}: {result.detail}\n")
     if different:
         sys.stderr.write("differ from the table: " + ", ".join(different) + "; run tools/anchors_from_table20.py\n")
     return 1 if different else 0

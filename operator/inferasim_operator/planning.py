@@ -227,7 +227,7 @@ def _reason(candidate: plan.Candidate, choice: TierChoice) -> str:
 def _configuration(candidate: plan.Candidate, predictor: Predictor) -> dict[str, Any]:
     """What emission needs, in the words of the API; scheduler settings are those that were simulated."""
     shape, setting = candidate.shape, predictor.setting
-    scheduler = predictor.scheduler(shape)
+    limits = predictor.limits(shape)
     document = {
         "engine": shape.option.engine.value,
         "engineVersion": predictor.engine_version(shape),
@@ -242,11 +242,11 @@ def _configuration(candidate: plan.Candidate, predictor: Predictor) -> dict[str,
         "outputTokens": setting.output_tokens,
         "maxModelLengthTokens": setting.prompt_tokens + setting.output_tokens,
         "kvDtype": predictor.kv_dtype(shape),
-        "blockSize": scheduler.block_tokens,
+        "blockSize": limits.block_tokens,
         "memoryPermille": _permille(predictor.memory_frac),
-        "maxRunningRequests": scheduler.max_running_requests,
-        "maxBatchedTokens": scheduler.max_batched_tokens,
-        "chunkTokens": scheduler.chunk_tokens,
+        "maxRunningRequests": limits.max_running_requests,
+        "maxBatchedTokens": limits.max_batched_tokens,
+        "chunkTokens": limits.chunk_tokens,
         "prefixCaching": "Disabled",
     }
     return {key: value for key, value in document.items() if value is not None}

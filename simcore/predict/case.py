@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -39,13 +40,13 @@ def _version_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     """Camel-case keys, nothing unknown, no silent conversion."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True, strict=True)
 
 
-class ModelInput(_Strict):
+class ModelInput(Strict):
     """A built-in card by name, or a config (Hugging Face or short spelling); `weightsFormat` overrides its storage."""
 
     name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
@@ -53,7 +54,7 @@ class ModelInput(_Strict):
     weights_format: str | None = None
 
 
-class EngineInput(_Strict):
+class EngineInput(Strict):
     """Which engine serves, and how its kernels are chosen."""
 
     name: str
@@ -63,7 +64,7 @@ class EngineInput(_Strict):
     fused_shared_experts: bool = False
 
 
-class AcceleratorInput(_Strict):
+class AcceleratorInput(Strict):
     """An accelerator by name, with the memory it really reports where that is known."""
 
     name: str | None = None
@@ -71,7 +72,7 @@ class AcceleratorInput(_Strict):
     gpus_per_node: Width | None = None
 
 
-class LayoutInput(_Strict):
+class LayoutInput(Strict):
     """Parallel widths; `true` for expert or attention data parallelism means the engine's whole group."""
 
     tensor_parallel: Width = 1
@@ -84,7 +85,7 @@ class LayoutInput(_Strict):
     context_parallel: Width | None = None
 
 
-class ClusterInput(_Strict):
+class ClusterInput(Strict):
     """How many GPUs there are."""
 
     nodes: Width | None = None
@@ -92,7 +93,7 @@ class ClusterInput(_Strict):
     gpu_budget: Count | None = None
 
 
-class ReserveInput(_Strict):
+class ReserveInput(Strict):
     """Measured memory beside weights and KV, in bytes."""
 
     non_torch_bytes: Bytes = 0
@@ -100,28 +101,28 @@ class ReserveInput(_Strict):
     peak_bytes: Bytes = 0
 
 
-class IndexerInput(_Strict):
+class IndexerInput(Strict):
     """Load of a sparse indexer that does not chunk its logits."""
 
     query_rows: Count
     coscheduled_tokens: Count
 
 
-class TransferInput(_Strict):
+class TransferInput(Strict):
     """One prompt handed from prefill to decode."""
 
     prompt_tokens: Count
     link_bytes_per_second: Annotated[int, Field(ge=1, le=_LARGEST_BYTES)] | None = None
 
 
-class FootprintInput(_Strict):
+class FootprintInput(Strict):
     """Equal sequences whose KV footprint is asked."""
 
     sequences: Count
     tokens: Count
 
 
-class CheckInput(_Strict):
+class CheckInput(Strict):
     """One case (docs/check.md)."""
 
     model: ModelInput | str
@@ -185,7 +186,7 @@ def read_case(document: dict[str, Any]) -> CheckInput:
     try:
         return CheckInput.model_validate(prepared)
     except ValidationError as error:
-        raise _one_line(error) from error
+        raise one_line(error) from error
 
 
 def _bare_layout(value: Any) -> Any:
@@ -193,14 +194,21 @@ def _bare_layout(value: Any) -> Any:
     return value["layout"] if isinstance(value, dict) and set(value) == {"layout"} else value
 
 
-def _one_line(error: ValidationError) -> InputError:
+def _models(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """All input types, scenarios' included."""
+    for model in base.__subclasses__():
+        yield model
+        yield from _models(model)
+
+
+def one_line(error: ValidationError) -> InputError:
     """The problem that names the deepest field: the useful one among the branches of a union."""
     problems = error.errors(include_url=False, include_context=False)
     first = max(problems, key=lambda problem: (len(problem["loc"]), problem["type"] == "extra_forbidden"))
     kinds = ("ModelInput", "EngineInput", "AcceleratorInput", "LayoutInput", "str", "int", "bool", "constrained-int")
     path = ".".join(str(part) for part in first["loc"] if not str(part).startswith(kinds)) or "document"
     if first["type"] == "extra_forbidden":
-        known = {to_camel(name) for model in _Strict.__subclasses__() for name in model.model_fields}
+        known = {to_camel(name) for model in _models(Strict) for name in model.model_fields}
         return UnknownNameError(path, path.rsplit(".", maxsplit=1)[-1], known | {"enumerate"})
     if first["type"] == "missing":
         return InputError(path, None, "be given")

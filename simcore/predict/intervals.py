@@ -1,4 +1,4 @@
-"""80 % intervals: log-normal, wider with the distance from what was measured; data in `simcore/data/calibration`.
+"""80 % intervals, wider with the distance from what was measured; data in `simcore/data/calibration/intervals.yaml`.
 
 The spread of each distance was learnt on the open corpora with every series predicted by laws calibrated without it.
 """
@@ -15,7 +15,9 @@ from simcore.data.loader import read_data
 from simcore.errors import FormatError
 
 INTERVALS_FILE = "calibration/intervals.yaml"
-TERMS = ("base", "width", "stage", "prompt", "output", "batch", "disaggregated", "queueing", "no_card")
+TERMS = (
+    "base", "width", "stage", "prompt", "output", "batch", "disaggregated", "unknown_pools", "queueing", "no_card",
+)  # fmt: skip
 """Log half-widths: the first always, the others per doubling or once where the distance has them."""
 
 
@@ -31,6 +33,8 @@ class Distance:
     """Beyond the largest measured batch."""
     is_disaggregated: bool = False
     is_queueing: bool = False
+    has_unknown_pools: bool = False
+    """The table does not say how many replicas a pool has."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class IntervalCalibration:
             "output": distance.output_doublings,
             "batch": distance.batch_doublings,
             "disaggregated": float(distance.is_disaggregated),
+            "unknown_pools": float(distance.has_unknown_pools),
             "queueing": float(distance.is_queueing),
             "no_card": float(not has_card),
         }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simcore.des.closed_loop import closed_loop
-from simcore.des.config import SchedulerConfig
+from simcore.des.config import Deployment, Pool, Routing, SchedulerConfig
 from simcore.des.result import Distribution
+from simcore.des.simulate import simulate
+from simcore.des.workload.batch import Workload
+from simcore.errors import InfeasibleError
 from simcore.stepcost.step import StepCost
 
 
@@ -32,6 +35,8 @@ class Outcome:
     queueing: Mapping[str, float]
     preemptions_count: int
     kv_occupancy_frac: float | None
+    mean_active: float = 0.0
+    """Requests in the deployment, averaged over the run (Little's law)."""
     mixed_step_frac: float | None = None
     """Share of decode steps that also held a prefill; None where no step decoded."""
 
@@ -74,4 +79,62 @@ def closed_loop_outcome(
         preemptions_count=run.preemptions_count,
         kv_occupancy_frac=run.peak_kv_frac,
         mixed_step_frac=run.mixed_steps_count / run.decode_steps_count if run.decode_steps_count else None,
+    )
+
+
+def simulated_outcome(
+    cost: StepCost,
+    scheduler: SchedulerConfig,
+    *,
+    attention_dp: int,
+    gpus_per_replica_count: int,
+    replicas_count: int,
+    routing: Routing,
+    workload: Workload,
+    seed: int,
+) -> Outcome:
+    """Any workload on equal replicas, with the distribution of gaps. Raises InputError, InfeasibleError."""
+    most = workload.clients if workload.clients is not None else workload.requests_count
+    batch = max(1, min(scheduler.max_running_requests, most or scheduler.max_running_requests))
+    capped = replace(scheduler, max_running_requests=batch)
+    pool = Pool(
+        table=cost.table(batch),
+        scheduler=capped,
+        replicas_count=replicas_count,
+        attention_dp=attention_dp,
+        gpus_per_replica_count=gpus_per_replica_count,
+    )
+    run = simulate(Deployment(pool, routing=routing), workload, seed=seed)
+    if run.rejected_count:
+        raise InfeasibleError(
+            "memory", f"{run.rejected_count} requests are longer than the KV pool of {scheduler.kv_pool_tokens} tokens"
+        )
+    steps = sum(replica.steps_count for replica in run.replicas)
+    mean_batch = sum(r.mean_batch * r.steps_count for r in run.replicas) / steps if steps else 0.0
+    peak = max(unit.peak_kv_blocks / unit.kv_blocks for unit in run.units)
+    return Outcome(
+        ttft=run.ttft,
+        ttft_from_admission=run.ttft_from_admission,
+        tpot=run.tpot if run.tpot.count else None,
+        itl=run.itl if run.itl.count else None,
+        e2e=run.e2e,
+        throughput_tokens_per_s=run.output_tokens_per_s,
+        requests_per_s=run.requests_per_s,
+        requests_count=run.completed_count,
+        mean_running=mean_batch,
+        hit_rates={
+            "prefix": run.hit_rate,
+            "hbm": run.hbm_hit_rate,
+            "host": run.host_hit_rate,
+            "replicas": [unit.hit_rate for unit in run.units],
+        },
+        queueing={
+            "meanQueueSeconds": run.queue.mean_s or 0.0,
+            "meanPrefillSeconds": run.prefill.mean_s or 0.0,
+            "meanDecodeSeconds": run.decode.mean_s or 0.0,
+            "meanRunningRequests": mean_batch,
+        },
+        preemptions_count=run.preemptions_count,
+        kv_occupancy_frac=peak,
+        mean_active=run.requests_per_s * (run.e2e.mean_s or 0.0),
     )

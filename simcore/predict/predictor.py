@@ -13,7 +13,8 @@ from simcore.anchors.select import Selection, Target, select_anchor
 from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.layout import Engine, Layout, ResolvedLayout, resolve
 from simcore.cards.model import ModelCard
-from simcore.des.config import SchedulerConfig
+from simcore.des.config import Routing, SchedulerConfig
+from simcore.des.workload.batch import Workload
 from simcore.errors import InputError, NoAnchorError
 from simcore.legality import Judgement, LegalityCase, Verdict, enumerate_layouts, judge
 from simcore.memory import MemoryPlan, MemoryRequest, Reserve, kv_format, plan_memory
@@ -21,7 +22,7 @@ from simcore.memory.pool import DEFAULT_MEMORY_FRAC
 from simcore.predict.costs import CostRequest, Speculation, build_cost
 from simcore.predict.engines import EngineDefaults, engine_defaults
 from simcore.predict.intervals import Distance, interval_calibration
-from simcore.predict.outcome import Outcome, closed_loop_outcome
+from simcore.predict.outcome import Outcome, closed_loop_outcome, simulated_outcome
 from simcore.predict.result import METRICS, Prediction, Source
 from simcore.predict.shapes import EngineOption, Refusal, Shape
 from simcore.stepcost.communication import Communication, communication
@@ -385,20 +386,35 @@ class Predictor:
         """Share of HBM that the engine may take."""
         return self.setting.overrides.memory_frac or DEFAULT_MEMORY_FRAC
 
-    def scheduler(self, shape: Shape) -> SchedulerConfig:
-        """The scheduler of one attention-DP rank, as simulated and as emitted."""
-        priced, overrides = self._of(shape), self.setting.overrides
-        defaults = priced.defaults
-        tokens = priced.memory.pool_tokens_per_rank
-        if tokens is None:
-            raise InputError("kvPoolBytesPerGpu", None, "be given for a model whose pool is not per-token arithmetic")
-        return SchedulerConfig(
-            engine=shape.option.engine,
+    def limits(self, shape: Shape) -> EngineDefaults:
+        """The scheduler's settings as the engine's own flags state them: what is emitted."""
+        overrides, defaults = self.setting.overrides, self._of(shape).defaults
+        return replace(
+            defaults,
             max_running_requests=overrides.max_running_requests or defaults.max_running_requests,
             max_batched_tokens=overrides.max_batched_tokens or defaults.max_batched_tokens,
             chunk_tokens=overrides.chunk_tokens or defaults.chunk_tokens,
-            kv_pool_tokens=tokens,
             block_tokens=overrides.block_tokens or defaults.block_tokens,
+        )
+
+    def scheduler(self, shape: Shape) -> SchedulerConfig:
+        """The scheduler of one attention-DP rank: what is simulated.
+
+        SGLang divides its running cap and its chunk over the attention-DP ranks; vLLM's flags are per rank. ATOM is
+        taken as SGLang (assumed): the smaller caps.
+        """
+        priced, limits = self._of(shape), self.limits(shape)
+        tokens = priced.memory.pool_tokens_per_rank
+        if tokens is None:
+            raise InputError("kvPoolBytesPerGpu", None, "be given for a model whose pool is not per-token arithmetic")
+        ranks = 1 if shape.option.engine is Engine.VLLM else priced.widths.attention_dp
+        return SchedulerConfig(
+            engine=shape.option.engine,
+            max_running_requests=max(1, limits.max_running_requests // ranks),
+            max_batched_tokens=limits.max_batched_tokens,
+            chunk_tokens=max(1, limits.chunk_tokens // ranks),
+            kv_pool_tokens=tokens,
+            block_tokens=limits.block_tokens,
         )
 
     def predict(self, shape: Shape, concurrency: int) -> Prediction:
@@ -416,13 +432,41 @@ class Predictor:
         )
         return self._prediction(shape, priced, scheduler, concurrency, outcome)
 
+    def run(
+        self,
+        shape: Shape,
+        workload: Workload,
+        *,
+        replicas_count: int = 1,
+        routing: Routing = Routing.LEAST_LOADED,
+        seed: int = 0,
+    ) -> Prediction:
+        """`replicas_count` equal replicas behind a router under any workload, with every distribution. As `predict`."""
+        priced, scheduler = self._of(shape), self.scheduler(shape)
+        outcome = simulated_outcome(
+            priced.cost,
+            scheduler,
+            attention_dp=priced.widths.attention_dp,
+            gpus_per_replica_count=shape.gpus_count,
+            replicas_count=replicas_count,
+            routing=routing,
+            workload=workload,
+            seed=seed,
+        )
+        busiest = math.ceil(outcome.mean_active / replicas_count) if workload.clients is None else workload.clients
+        per_replica = max(1, math.ceil(busiest / replicas_count) if workload.clients is not None else busiest)
+        found = self._prediction(shape, priced, scheduler, per_replica, outcome)
+        return replace(found, gpus_count=shape.gpus_count * replicas_count, concurrency=workload.clients)
+
     def _prediction(
         self, shape: Shape, priced: _Priced, scheduler: SchedulerConfig, concurrency: int, outcome: Outcome
     ) -> Prediction:
         anchor = priced.selection.chosen if priced.selection else None
         share = math.ceil(concurrency / priced.widths.attention_dp)
-        batch = min(share, scheduler.max_running_requests)
-        is_queueing = outcome.mean_running < 0.95 * concurrency
+        # What one rank can run at once: its cap, and whole requests that its pool holds.
+        held = scheduler.kv_pool_tokens // (self.setting.prompt_tokens + self.setting.output_tokens)
+        batch = max(1, min(share, scheduler.max_running_requests, held))
+        is_queueing = share > batch
         distance = self._distance(priced, shape.layout, anchor, batch * priced.widths.attention_dp, is_queueing)
         calibration = interval_calibration()
         values = {

@@ -9,11 +9,11 @@ from functools import lru_cache
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import InputError, UnknownNameError
+from simcore.predict.intervals import IntervalCalibration, interval_calibration
 from simcore.validate.baselines import Baselines, baselines
 from simcore.validate.calibration import Calibration, calibration
 from simcore.validate.corpus import CorpusRow, Role, by_series
 from simcore.validate.features import LayoutFeatures, layout_features
-from simcore.validate.intervals import IntervalCalibration, interval_calibration
 from simcore.validate.metrics import Scored
 from simcore.validate.predict_row import RowPrediction, predict_row
 from simcore.validate.project import WidthLaw

@@ -9,6 +9,7 @@ from simcore.cards.layout import Layout
 from simcore.data.constants import constant
 from simcore.laws.handoff import HandoffBackend, handoff_link, handoff_time
 from simcore.laws.pipeline import hop_inside_step, micro_batches, pipeline_step, scheduler_host_time
+from simcore.predict.intervals import Distance
 from simcore.predict.steady import ClosedLoop, closed_loop, first_wave_factor, two_pools
 from simcore.validate.cells import Lengths, Shape
 from simcore.validate.corpus import CorpusRow, PoolSpec
@@ -16,20 +17,6 @@ from simcore.validate.features import LayoutFeatures
 from simcore.validate.layout_fit import FittedLayout, fixed_share, full_pass
 from simcore.validate.project import ELEMENT_BYTES, Projection
 from simcore.validate.series import SeriesModel
-
-
-@dataclass(frozen=True)
-class Distance:
-    """How far a prediction is from what was measured; the interval grows with it."""
-
-    width_doublings: float = 0.0
-    stage_doublings: float = 0.0
-    prompt_doublings: float = 0.0
-    output_doublings: float = 0.0
-    batch_doublings: float = 0.0
-    """Beyond the largest measured batch."""
-    is_disaggregated: bool = False
-    is_queueing: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,9 +158,10 @@ def _disaggregated(model: SeriesModel, row: CorpusRow, prefill: PoolSpec, decode
     )
     batch = loop.running / decode_count
     distance = _distance(to_decode.fitted, known, decode.layout, traffic, batch, is_queueing=False)
-    distance = replace(distance, is_disaggregated=True)
+    unknown = prefill.replicas_count is None or decode.replicas_count is None
+    distance = replace(distance, is_disaggregated=True, has_unknown_pools=unknown)
     flags = _flags(to_decode, known, decode.layout, traffic, distance, row)
-    if prefill.replicas_count is None or decode.replicas_count is None:
+    if unknown:
         flags = (*flags, "pool-counts-unknown-one-each-assumed")
     return _prediction(loop, 1, traffic, distance, flags, known)
 

@@ -10,7 +10,7 @@ import csv
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,12 @@ from scipy.optimize import nnls
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import FormatError, InputError
+from simcore.predict.intervals import Distance, interval_calibration
 from simcore.units import MILLI
 from simcore.validate.calibration import Calibration, calibration
 from simcore.validate.cells import Cell
 from simcore.validate.features import LayoutFeatures, layout_features
-from simcore.validate.intervals import interval_calibration
 from simcore.validate.layout_fit import FittedLayout, Prefill
-from simcore.validate.predict_row import Distance
 from simcore.validate.project import Projection, WidthLaw
 from simcore.validate.report import LAW_TEXT
 
@@ -135,6 +134,9 @@ def project_steps(
 ) -> tuple[ProjectedStep, ...]:
     """Every step of every width predicted from each narrower width of its run and split. Targets are only scored."""
     learnt = learnt or calibration()
+    learnt = replace(
+        learnt, reduce_latency_s=learnt.step_reduce_latency_s, reduce_bytes_per_s=learnt.step_reduce_bytes_per_s
+    )
     groups: dict[tuple[str, str, int], dict[int, list[StepRow]]] = {}
     for row in rows:
         key = (row.run, row.model, row.layout.expert_parallel)

@@ -1,0 +1,120 @@
+"""Learn the widths of the 80 % intervals from corpora and print the YAML of `simcore/data/calibration/intervals.yaml`.
+
+Each term is the log half-width at which the rows it concerns are covered in 80 % of cases, every series weighing the
+same; the report after it leaves each series out in turn and counts how many of its rows the others' widths cover.
+
+    python tools/calibrate_intervals.py corpus.csv [corpus.csv ...]
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from simcore.predict.intervals import TERMS, Distance, IntervalCalibration
+from simcore.validate.corpus import read_corpus
+from simcore.validate.evaluate import evaluate
+from simcore.validate.metrics import QUANTITIES
+
+COVERED = 0.80
+BASE = {"tpot": 0.03, "ttft": 0.10, "throughput": 0.03}
+"""Repeats of one cell differ by 2 % (TPOT) and 16 % (TTFT, 90th percentile) in the open tables."""
+WITHOUT_DATA = {
+    "no_card": {"tpot": 0.35, "ttft": 0.5, "throughput": 0.35},
+    "output": {"tpot": 0.03, "ttft": 0.03, "throughput": 0.03},
+}
+"""No open series lacks a card or changes the output length alone. Assumed: without a card what Eq. 1 errs on raw rows;
+per doubling of the output length the spread between repeats."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One target row: absolute log error by quantity and its distance."""
+
+    series: str
+    errors: dict[str, float]
+    distance: Distance
+
+
+def points(paths: list[str]) -> list[Point]:
+    """All scored rows of the corpora."""
+    found = []
+    for path in paths:
+        for item in evaluate(read_corpus(path)):
+            errors = {
+                name: abs(math.log1p(error)) for name in QUANTITIES if (error := item.scored.error(name)) is not None
+            }
+            found.append(Point(item.row.series, errors, item.prediction.distance))
+    return found
+
+
+CONCERNED: dict[str, Callable[[Distance], bool]] = {
+    "prompt": lambda d: d.prompt_doublings > 0.5 and not (d.width_doublings or d.is_disaggregated or d.is_queueing),
+    "stage": lambda d: d.stage_doublings > 0 and not d.is_queueing,
+    "width": lambda d: d.width_doublings > 0 and not (d.stage_doublings or d.batch_doublings or d.is_queueing),
+    "batch": lambda d: d.batch_doublings > 0 and not d.is_queueing and not d.is_disaggregated,
+    "queueing": lambda d: d.is_queueing,
+    "disaggregated": lambda d: d.is_disaggregated and not d.has_unknown_pools,
+    "unknown_pools": lambda d: d.has_unknown_pools,
+}
+
+
+def learn(rows: list[Point]) -> IntervalCalibration:
+    """Widths term by term; earlier terms are kept while a later one is fitted."""
+    widths = {name: {**dict.fromkeys(TERMS, 0.0), "base": BASE[name]} for name in QUANTITIES}
+    for term, values in WITHOUT_DATA.items():
+        for name in QUANTITIES:
+            widths[name][term] = values[name]
+    for term, concerned in CONCERNED.items():
+        for name in QUANTITIES:
+            mine = [row for row in rows if concerned(row.distance) and name in row.errors]
+            widths[name][term] = _solve(widths, name, term, mine) if mine else widths["tpot"][term]
+    return IntervalCalibration(widths)
+
+
+def _solve(widths: dict[str, dict[str, float]], name: str, term: str, rows: list[Point]) -> float:
+    low, high = 0.0, 3.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        trial = IntervalCalibration({**widths, name: {**widths[name], term: middle}})
+        if coverage(trial, name, rows) < COVERED:
+            low = middle
+        else:
+            high = middle
+    return round(high, 3)
+
+
+def coverage(intervals: IntervalCalibration, name: str, rows: list[Point]) -> float:
+    """Covered share, every series weighing the same."""
+    groups: dict[str, list[bool]] = {}
+    for row in rows:
+        if name in row.errors:
+            inside = row.errors[name] <= intervals.half_width(name, row.distance)
+            groups.setdefault(row.series, []).append(inside)
+    return float(np.mean([np.mean(values) for values in groups.values()])) if groups else math.nan
+
+
+def main() -> None:
+    """Print the YAML, then the coverage with each series left out."""
+    rows = points(sys.argv[1:])
+    learnt = learn(rows)
+    print("quantities:")
+    for name in QUANTITIES:
+        values = ", ".join(f"{term}: {learnt.half_widths[name][term]:.3f}" for term in TERMS)
+        print(f"  {name}: {{{values}}}")
+    held: dict[str, list[bool]] = {name: [] for name in QUANTITIES}
+    for series in sorted({row.series for row in rows}):
+        others = learn([row for row in rows if row.series != series])
+        for row in rows:
+            for name in QUANTITIES:
+                if row.series == series and name in row.errors:
+                    held[name].append(row.errors[name] <= others.half_width(name, row.distance))
+    print("# leave-one-series-out coverage: " + ", ".join(f"{n} {100 * np.mean(v):.1f} %" for n, v in held.items()))
+
+
+if __name__ == "__main__":
+    main()
