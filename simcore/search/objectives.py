@@ -137,6 +137,11 @@ def _per_gpu(fleet: Callable[[Reading], float]) -> Callable[[Reading], float]:
     return lambda reading: fleet(reading) / reading.candidate.gpus_count
 
 
+def _generation_rate(reading: Reading) -> float | None:
+    e2e_s = reading.per_replica.e2e.mean_s
+    return reading.output_tokens / e2e_s if e2e_s else None
+
+
 def _decode_step(reading: Reading) -> float:
     return float(reading.per_replica.step_breakdown["decode"]["seconds"])
 
@@ -163,7 +168,8 @@ def _pollution(reading: Reading) -> float | None:
     pass_s = _step_at(reading, batch) + _hops_s(facts)
     if pipeline.stages_count > 1 and (reading.per_replica.concurrency or 1) > 1:
         pass_s += pipeline.stages_count * (pipeline.host_fixed_s + pipeline.host_s_per_request * batch)
-    return tpot_s - pass_s / facts.cost.tokens_per_step
+    # Contexts grow over a run, so a run without prefill may fall below its mid-output step by rounding.
+    return max(0.0, tpot_s - pass_s / facts.cost.tokens_per_step)
 
 
 def _mixed_step(reading: Reading) -> float:
@@ -254,8 +260,8 @@ _FIGURES: Mapping[str, Callable[[Reading], float | None]] = {
     "tpot": lambda reading: reading.tpot_s,
     "endToEndLatency": lambda reading: reading.per_replica.e2e.mean_s,
     "uncontendedDecodeStep": _decode_step,
-    "interactivity": lambda reading: 1.0 / reading.tpot_s if reading.tpot_s else None,
-    "requestGenerationRate": lambda reading: reading.output_tokens / reading.per_replica.e2e.mean_s,
+    "interactivity": lambda reading: reading.per_replica.interactivity_tokens_per_s,
+    "requestGenerationRate": _generation_rate,
     "maxConcurrentSequences": _max_sequences,
     "maxSustainableConcurrency": _sustainable,
     "memoryPerGpu": _memory_per_gpu,

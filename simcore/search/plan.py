@@ -172,6 +172,21 @@ def answer(question: Question, scorer: Scorer, progress: Progress | None = None)
     return Answer(tuple(candidates), front_of(candidates), choices, tuple(refusals), simulations_count)
 
 
+def candidate_of(
+    shape: Shape, replicas_count: int, concurrency: int, replica: Callable[[Shape, int], Prediction]
+) -> Candidate:
+    """`replicas_count` replicas that share `concurrency` clients; `replica` prices one of them at its own clients.
+
+    The busiest replica decides what a user may see; throughput counts each replica at its own share.
+    """
+    share, full = math.ceil(concurrency / replicas_count), concurrency % replicas_count or replicas_count
+    prediction = replica(shape, share)
+    throughput = full * prediction.throughput_tokens_per_s
+    if full < replicas_count and share > 1:
+        throughput += (replicas_count - full) * replica(shape, share - 1).throughput_tokens_per_s
+    return Candidate(shape, replicas_count, concurrency, prediction, throughput)
+
+
 def _score(
     work: Sequence[tuple[Shape, int, int]], scorer: Scorer, progress: Progress | None
 ) -> tuple[list[Candidate], int]:
@@ -186,13 +201,7 @@ def _score(
         return cache[key]
 
     for shape, concurrency, count in work:
-        share, full = math.ceil(concurrency / count), concurrency % count or count
-        # The busiest replica decides what a user may see; throughput counts each replica at its own share.
-        prediction = replica(shape, share)
-        throughput = full * prediction.throughput_tokens_per_s
-        if full < count and share > 1:
-            throughput += (count - full) * replica(shape, share - 1).throughput_tokens_per_s
-        candidate = Candidate(shape, count, concurrency, prediction, throughput)
+        candidate = candidate_of(shape, count, concurrency, replica)
         candidates.append(candidate)
         if best is None or _faster(candidate, best):
             best = candidate
