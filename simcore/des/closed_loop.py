@@ -104,7 +104,7 @@ def closed_loop(
     columns[:, loop.LOAD_LEAF] = f.NONE
     columns[:, loop.LOAD_SESSION] = np.arange(requests)
     clients = min(concurrency, requests)
-    state = State(Deployment(Pool(table, scheduler, attention_dp=attention_dp)), is_open=False, clients=clients)
+    state = State(Deployment(Pool(table, scheduler, attention_dp=attention_dp)), clients=clients, most_running=clients)
     state.add_slots(requests)
     sessions = state.add_sessions(requests)
     loop.load(state.m, columns, sessions, NO_EDGES, NO_EDGES, 0, np.empty(requests, np.int64))

@@ -111,8 +111,8 @@ def run_kernel(
     clients = workload.clients or 0
     state = State(
         deployment,
-        is_open=workload.clients is None,
-        clients=clients,
+        clients=workload.clients,
+        most_running=workload.most_in_flight,
         block_tokens=workload.block_tokens,
         spans=record is Record.TIMELINE,
     )

@@ -122,16 +122,22 @@ class State:
     """The kernel's memory for one deployment, and how it grows.
 
     `m` is replaced when it grows, so never keep a view of it over a call that adds rows. Raises InputError for a bad
-    deployment. `block_tokens`: size of the workload's prefix blocks, 0 when it has none.
+    deployment. `clients`: None for an open loop. `most_running`: the most requests that can be under way at once, None
+    if only the schedulers bound them. `block_tokens`: size of the workload's prefix blocks, 0 when it has none.
     """
 
     def __init__(
-        self, deployment: Deployment, *, is_open: bool, clients: int, block_tokens: int = 0, spans: bool = False
+        self,
+        deployment: Deployment,
+        *,
+        clients: int | None,
+        most_running: int | None,
+        block_tokens: int = 0,
+        spans: bool = False,
     ) -> None:
         pools = [deployment.pool] if deployment.decode_pool is None else [deployment.pool, deployment.decode_pool]
         if (deployment.decode_pool is None) != (deployment.handoff is None):
             raise InputError("handoff", deployment.handoff, "be given exactly when there is a decode pool")
-        most_running = None if is_open else clients
         for name, pool in zip(("pool", "decode_pool"), pools, strict=False):
             check_pool(name, pool, most_running)
         caching = block_tokens > 0 and deployment.pool.scheduler.prefix_caching
@@ -151,7 +157,7 @@ class State:
             f.G_PENDING_TAIL,
         ):
             m[field] = f.NONE
-        m[f.G_OPEN] = int(is_open)
+        m[f.G_OPEN] = int(clients is None)
         m[f.G_ROUTING] = ROUTINGS[deployment.routing]
         m[f.G_BLOCK_TOKENS] = block_tokens
         m[f.G_DECODE_POOL] = f.NONE
@@ -163,8 +169,8 @@ class State:
         self.m[f.G_GAPS_AT] = gaps
         self.m[f.G_SPAN_AT] = span
         self.m[f.G_SPAN_ROWS] = SPAN_ROWS if spans else 0
-        self._clients = clients
-        self._reserve_events(clients)
+        self._clients = clients or 0
+        self._reserve_events(self._clients)
         if caching:
             self.add_nodes(min(FIRST_NODES, self._most_nodes))
 

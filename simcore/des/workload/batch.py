@@ -46,6 +46,8 @@ class Workload:
     """Tokens of one prefix block; 0 when prompts share nothing."""
     requests_count: int | None = None
     """If known before the end."""
+    most_in_flight: int | None = None
+    """A bound on requests under way at once, where the load gives one (a client sends one request at a time)."""
     source: str = ""
 
 
