@@ -19,17 +19,17 @@ class Calibration:
     """Global parameters of the transfer laws. A field's record in the YAML says how it was obtained."""
 
     weight_bandwidth_frac: float
-    """Share of the HBM datasheet rate at which a decode step reads weights."""
-    expert_bandwidth_frac: float
-    """The same for routed experts."""
+    """Share of the HBM datasheet rate at which a decode step reads attention, dense and shared weights."""
     kv_bandwidth_frac: float
     """Prior share of the HBM rate at which a decode step reads context."""
     kv_prior_spread: float
     """Log spread of that prior between series."""
-    excess_shrink_exponent: float
-    """The step above its constant shrinks as (w/w')^g: 1 is the ideal division."""
     reduce_latency_s: float
-    """Time of one all-reduce inside a decode step that does not depend on its size."""
+    """What one all-reduce adds to a served token whatever its size: kernel, and the waiting of ranks and host."""
+    step_reduce_latency_s: float
+    """The same inside a single engine step timed on the GPU, without the serving around it."""
+    step_reduce_bytes_per_s: float
+    """Rate of an all-reduce's ring traffic in a single engine step, per GPU."""
     reduce_bytes_per_s: float
     """Rate of an all-reduce's ring traffic inside a decode step, per GPU."""
     dense_prefill_flop_frac: float
@@ -42,10 +42,6 @@ class Calibration:
     """Log spread of that prior between series."""
     prefill_weight_bandwidth_frac: float
     """Share of the HBM rate at which prefill reads all weights (F)."""
-    prefill_fixed_shrink_exponent: float
-    """Prefill's fixed part shrinks as (w/w')^g: weight reading does, launches do not."""
-    prefill_shrink_exponent: float
-    """Prefill's per-token work shrinks as (w/w')^g."""
 
 
 @cache

@@ -12,6 +12,8 @@ from simcore.validate.corpus import CorpusRow
 DRAWN_RATIO = 0.8
 """Lengths drawn uniformly from [0.8 L, L]: what the clients of the public tables that draw lengths at all are set to.
 Assumed only where a table is silent and Little's law says that lengths were drawn."""
+DRAWN_DRAIN = 1.025
+"""Median drain of runs with drawn lengths and ten requests per client (as below)."""
 DRAIN_SIGN_RATIO = 1.012
 """Little's law on a run of equal lengths closes within 0.5 % (its waves end together); a run of drawn lengths loses 2
 to 4 % while the last requests drain. Between them lies the threshold. Source: the paper's Table 20 (1.000 on 54 rows)
@@ -21,8 +23,8 @@ WAIT_JUMP_FACTOR = 1.8
 they queue for a place."""
 WAIT_SHARE_FRAC = 0.10
 """Queueing for a place also makes TTFT at least this share of the request's time."""
-PREFILL_WAIT_FACTOR = 3.0
-"""Waiting longer than three times the prefills of all clients is not waiting for prefills."""
+PREFILL_WAIT_FACTOR = 2.0
+"""Waiting longer than twice the prefills of all clients (four times the mean wait for them) is not for prefills."""
 POOL_DOUBT_FRAC = 0.6
 """The engine's pool is at least this share of what the memory model gives (activations and graphs take the rest)."""
 CAPACITY_WAIT_FRAC = 0.3
@@ -84,6 +86,10 @@ def lengths_by_shape(rows: Sequence[CorpusRow]) -> dict[Shape, Lengths]:
     return found
 
 
+def _is_binary(shape: Shape) -> bool:
+    return all(length & (length - 1) == 0 for length in shape)
+
+
 def _inferred_ratio(rows: Sequence[CorpusRow]) -> float:
     """Whether lengths were drawn, from how Little's law closes on rows whose TTFT is a small part of the request."""
     signs = [
@@ -101,7 +107,12 @@ def lengths_for(shape: Shape, known: dict[Shape, Lengths], stated_ratio: float |
     """Lengths of a shape that may not be among the `known` ones: stated, else as the most alike shape of the series."""
     if shape in known:
         return known[shape]
-    alike = [known[other] for other in known if other[0] == shape[0] or other[1] == shape[1]] or list(known.values())
+    alike = [known[other] for other in known if other[0] == shape[0] or other[1] == shape[1]]
+    if not alike and stated_ratio is None and not any(_is_binary(other) == _is_binary(shape) for other in known):
+        # Another client: the public ones that ask for powers of two draw lengths, those that ask for round decimals do
+        # not. Assumed; the prediction is flagged.
+        return Lengths((1.0 + DRAWN_RATIO) / 2.0, True, DRAWN_DRAIN) if _is_binary(shape) else Lengths(1.0, False, 1.0)
+    alike = alike or list(known.values())
     if stated_ratio is not None:
         drains = [lengths.drain_factor for lengths in alike if lengths.is_drawn == (stated_ratio < 1.0)]
         return Lengths((1.0 + stated_ratio) / 2.0, stated_ratio < 1.0, statistics.median(drains) if drains else 1.0)

@@ -8,6 +8,7 @@ from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.layout import Engine, Layout, resolve
 from simcore.cards.library import with_weights_format
 from simcore.cards.model import Dtypes, ModelCard
+from simcore.laws.collectives import mesh_bandwidth
 from simcore.stepcost.work import RankWork, bytes_per_param, rank_work
 
 
@@ -42,6 +43,8 @@ class LayoutFeatures:
     hbm_bytes: float
     hbm_bytes_per_s: float
     peak_flop_per_s: float
+    group_link_bytes_per_s: float
+    """Rate of one GPU's links to the others of its tensor-parallel group."""
     mixes_prefill: bool
     """The engine puts prefill chunks into decode steps (vLLM), so that both read the weights once."""
     assumed: tuple[str, ...] = ()
@@ -112,8 +115,23 @@ def layout_features(
         hbm_bytes=float(accelerator.hbm_bytes),
         hbm_bytes_per_s=accelerator.hbm_bytes_per_s,
         peak_flop_per_s=peak,
+        group_link_bytes_per_s=_group_link(accelerator, resolved.attention_tp),
         mixes_prefill=engine is Engine.VLLM,
         assumed=assumed,
+    )
+
+
+def _group_link(accelerator: AcceleratorCard, group: int) -> float:
+    """Links a group can use: all behind a switch; on a mesh (AMD's xGMI) a GPU has one link to each other GPU."""
+    if not accelerator.architecture.startswith("gfx") or group < 2:
+        return accelerator.link_bytes_per_s
+    return float(
+        mesh_bandwidth(
+            node_bytes_per_s=accelerator.link_bytes_per_s,
+            efficiency_frac=1.0,
+            group_gpus_count=min(group, accelerator.gpus_per_node),
+            node_gpus_count=accelerator.gpus_per_node,
+        )
     )
 
 

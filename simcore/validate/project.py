@@ -10,6 +10,7 @@ from simcore.laws.width import (
     decode_transfer,
     decode_transfer_split,
     ideal_shrink,
+    prefill_transfer_communicating,
     weight_read,
 )
 from simcore.validate.calibration import Calibration
@@ -19,6 +20,8 @@ from simcore.validate.layout_fit import FittedLayout, Prefill
 
 ELEMENT_BYTES = 2
 """Hidden states travel in 16 bits."""
+MAX_COLLECTIVE_SHARE = 0.8
+"""At most this share of a measured prefill is taken to be collectives."""
 MIN_CONSTANT_FRAC = 0.1
 """At least this share of the floor is taken to be constant: launches never vanish. Assumed."""
 
@@ -73,7 +76,6 @@ class Projection:
         collective_s = floor_collective_s + min(
             max(self.collective_s(source, batch) - floor_collective_s, 0.0), step_s - floor_s
         )
-        shrink = self.ideal**self.calibration.excess_shrink_exponent
         moved_s = decode_transfer_split(
             step_s=step_s,
             floor_s=floor_s,
@@ -81,14 +83,17 @@ class Projection:
             collective_from_s=collective_s,
             collective_floor_from_s=floor_collective_s,
             collective_to_s=self.collective_s(target, batch),
-            weight_shrink_factor=shrink,
-            excess_shrink_factor=shrink,
+            weight_shrink_factor=self.ideal,
+            excess_shrink_factor=self.ideal,
         )
         read_to = target.read_context_bytes(context_tokens) / max(source.read_context_bytes(context_tokens), 1e-12)
         return float(moved_s) + reading_s * read_to
 
     def weight_s(self, features: LayoutFeatures, batch: float) -> float:
-        """Reading of the weights that a step of `batch` touches, on one GPU [s]."""
+        """Reading of the weights that a step of `batch` touches, on one GPU [s].
+
+        Experts count at the datasheet rate, which under-states them: at small batches their read is in the constant.
+        """
         learnt = self.calibration
         dense_s = weight_read(
             weight_bytes=features.matrix_bytes,
@@ -96,7 +101,7 @@ class Projection:
         )
         expert_s = weight_read(
             weight_bytes=features.expert_bytes * features.expert_coverage_frac(batch),
-            effective_bytes_per_s=learnt.expert_bandwidth_frac * features.hbm_bytes_per_s,
+            effective_bytes_per_s=features.hbm_bytes_per_s,
         )
         return float(dense_s + expert_s)
 
@@ -111,7 +116,7 @@ class Projection:
 
     @cached_property
     def prefill(self) -> Prefill:
-        """Prefill at the target width: weight reading and per-token work shrink on their own."""
+        """Prefill at the target width: F stays (paper), per-token work divides, collectives follow the links."""
         here, source, target = self.fitted.prefill, self.fitted.features, self.features
         if self.width_from == self.width_to or self.law is WidthLaw.SAME:
             return here
@@ -119,6 +124,19 @@ class Projection:
             return Prefill(here.fixed_s * self.ideal, here.s_per_token * self.ideal, here.s_per_token2 * self.ideal)
         if self.law is WidthLaw.PAPER:
             return Prefill(here.fixed_s, here.s_per_token * self.ideal, here.s_per_token2 * self.ideal)
-        shrink = self.ideal**self.calibration.prefill_shrink_exponent
-        fixed = self.ideal**self.calibration.prefill_fixed_shrink_exponent
-        return Prefill(here.fixed_s * fixed, here.s_per_token * shrink, here.s_per_token2 * shrink)
+        if here.s_per_token <= 0.0:
+            return Prefill(here.fixed_s, 0.0, here.s_per_token2 * self.ideal)
+        moved = prefill_transfer_communicating(
+            step_s=here.s_per_token,
+            fixed_s=0.0,
+            communication_from_s=min(self.prefill_collective_s(source), MAX_COLLECTIVE_SHARE * here.s_per_token),
+            communication_to_s=self.prefill_collective_s(target),
+            shrink_factor=self.ideal,
+        )
+        return Prefill(here.fixed_s, float(moved), here.s_per_token2 * self.ideal)
+
+    def prefill_collective_s(self, features: LayoutFeatures) -> float:
+        """All-reduces of one prompt token at the features' width, as large messages over the group's links [s]."""
+        width = features.attention_width
+        ring_bytes = features.hidden * ELEMENT_BYTES * 2.0 * (width - 1) / width
+        return features.reduces_count * ring_bytes / features.group_link_bytes_per_s

@@ -1,0 +1,53 @@
+"""`inferasim anchors fit`: an anchor from a benchmark table, without GPU time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from simcore.anchors.schema import Anchor
+from simcore.errors import InputError
+from simcore.validate.anchor_export import fit_anchor
+from simcore.validate.corpus import CorpusRow, Role, read_corpus
+
+
+def run(corpus: str, *, series: str | None = None, tensor_parallel: int | None = None) -> Anchor:
+    """The anchor behind the corpus' anchor rows of one layout; `series` and `tensor_parallel` choose among several.
+
+    Raises FormatError, InputError (no such rows, or rows of more than one layout).
+    """
+    rows: list[CorpusRow] = [row for row in read_corpus(corpus) if row.role is Role.ANCHOR]
+    if series is not None:
+        names = sorted({row.series for row in rows})
+        rows = [row for row in rows if row.series == series]
+        if not rows:
+            raise InputError("series", series, "be a series of the corpus", ", ".join(names[:8]))
+    if tensor_parallel is not None:
+        rows = [row for row in rows if row.layout.tensor_parallel == tensor_parallel]
+    if not rows:
+        raise InputError("role", "no anchor row left", "leave at least one row of role `anchor`")
+    return fit_anchor(rows)
+
+
+def document(anchor: Anchor) -> dict[str, Any]:
+    """The anchor as plain data for `-o json|yaml`."""
+    return anchor.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def draw(result: dict[str, Any]) -> None:
+    """What was fitted, for people."""
+    console = Console()
+    sign, provenance = result["signature"], result["provenance"]
+    console.print(f"{sign['model']} {sign['engine']} {sign['accelerator']} TP{sign['tensorParallel']} (fitted)")
+    fit = result["prefill"]["fit"]
+    console.print(
+        f"prefill F {fit['fixedMilliseconds']:.1f} ms, c1 {fit['perTokenMicroseconds']:.2f} us/token, "
+        f"c2 {fit['perTokenSquaredNanoseconds']:.4f} ns/token2; host {result['hostTime']['perRequestMilliseconds']:.1f} ms"
+    )
+    for sweep in result["decode"]:
+        steps = ", ".join(f"{point['batch']}: {point['stepMilliseconds']:.2f}" for point in sweep["points"])
+        console.print(f"decode steps [ms] at context {sweep['contextTokens']}: {steps}")
+    console.print(
+        "residuals: " + ", ".join(f"{name} {100 * value:.1f} %" for name, value in provenance["residuals"].items())
+    )

@@ -1,0 +1,162 @@
+"""A fitted layout as an anchor file: `source: fitted`, its residuals, unknown choices left open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simcore.anchors.schema import (
+    Anchor,
+    DecodePoint,
+    DecodeSweep,
+    HostTime,
+    MeasuredMemory,
+    PrefillFit,
+    PrefillPoint,
+    PrefillSweep,
+    Provenance,
+    Signature,
+)
+from simcore.cards.layout import Layout
+from simcore.errors import InputError
+from simcore.units import MILLI
+from simcore.validate.calibration import calibration
+from simcore.validate.cells import Cell, Shape
+from simcore.validate.corpus import CorpusRow, Role
+from simcore.validate.evaluate import card_features
+from simcore.validate.layout_fit import FittedLayout
+from simcore.validate.predict_row import predict_row
+from simcore.validate.project import WidthLaw
+from simcore.validate.series import SeriesModel, fit_series
+
+PREFILL_LENGTHS = (1024, 2048, 4096, 8192, 16384)
+"""Prompt lengths the fitted prefill curve is written at: the five that a harvest takes by default."""
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Median absolute relative errors of the fit on its own rows, simulated in closed form."""
+
+    tpot: float
+    ttft: float | None
+    throughput: float | None
+
+    def by_name(self) -> dict[str, float]:
+        found = {"tpot": self.tpot, "ttft": self.ttft, "throughput": self.throughput}
+        return {name: round(value, 5) for name, value in found.items() if value is not None}
+
+
+def fit_anchor(rows: Sequence[CorpusRow]) -> Anchor:
+    """The anchor behind benchmark rows of one layout of one stack. Roles are ignored: every row is fitted.
+
+    Raises InputError when the rows mix layouts or stacks, or hold no TPOT.
+    """
+    members = [replace(row, role=Role.ANCHOR, series="fit") for row in rows if not row.is_disaggregated]
+    if not members:
+        raise InputError("pools", len(rows), "be empty in at least one row: anchors are colocated")
+    layouts = sorted({row.layout for row in members})
+    if len(layouts) > 1:
+        shown = ", ".join(layout.label() for layout in layouts)
+        raise InputError("tp", shown, "be one layout", "an anchor is one layout: filter the rows first")
+    if layouts[0].pipeline_parallel > 1:
+        raise InputError("pp", layouts[0].pipeline_parallel, "be 1", "anchors are single-stage; Eq. 4 adds the stages")
+    model = fit_series("fit", members, card_features, calibration(), WidthLaw.SPLIT_FLOOR)
+    fitted = model.layouts[layouts[0]]
+    return Anchor(
+        signature=_signature(members[0], layouts[0]),
+        decode=_sweeps(fitted),
+        prefill=_prefill(fitted),
+        host_time=HostTime(per_request_milliseconds=fitted.host_s / MILLI, per_prompt_token_microseconds=0.0),
+        memory=_memory(model, fitted),
+        provenance=Provenance(
+            source="fitted",
+            real_weights=True,
+            prefix_caching_off=True,
+            notes=_notes(fitted, members),
+            residuals=_residuals(model, members).by_name(),
+            max_concurrency=max(row.concurrency for row in members),
+        ),
+    )
+
+
+def _signature(row: CorpusRow, layout: Layout) -> Signature:
+    return Signature(
+        accelerator=row.accelerator,
+        engine=row.engine,
+        model=row.model,
+        weights_dtype=row.weights_dtype or "unknown",
+        tensor_parallel=layout.tensor_parallel,
+        expert_parallel=layout.expert_parallel,
+        attention_data_parallel=layout.attention_data_parallel,
+    )
+
+
+def _sweeps(fitted: FittedLayout) -> tuple[DecodeSweep, ...]:
+    """The shortest and the longest context, each at the batches that were measured at any shape."""
+    shapes = sorted({cell.shape for cell in fitted.cells}, key=lambda shape: (shape[0] + shape[1] / 2.0, shape))
+    ends = [shapes[0]]
+    if len(shapes) > 1 and shapes[-1][0] > shapes[0][0]:
+        ends.append(shapes[-1])
+    return tuple(_sweep(fitted, shape) for shape in ends)
+
+
+def _sweep(fitted: FittedLayout, shape: Shape) -> DecodeSweep:
+    cells: list[Cell] = [cell for cell in fitted.cells if cell.shape == shape]
+    context = cells[0].context_tokens
+    batches = sorted({max(round(cell.running), 1) for cell in cells})
+    points = tuple(
+        DecodePoint(batch=batch, step_milliseconds=fitted.step_at(batch, context, shape) / MILLI) for batch in batches
+    )
+    prompt = max(round(cells[0].prompt_tokens), 1)
+    return DecodeSweep(prompt_tokens=prompt, context_tokens=max(round(context), prompt), points=points)
+
+
+def _prefill(fitted: FittedLayout) -> PrefillSweep:
+    curve = fitted.prefill
+    points = tuple(
+        PrefillPoint(prompt_tokens=length, milliseconds=curve.seconds(length) / MILLI) for length in PREFILL_LENGTHS
+    )
+    return PrefillSweep(
+        points=points,
+        fit=PrefillFit(
+            fixed_milliseconds=curve.fixed_s / MILLI,
+            per_token_microseconds=curve.s_per_token * 1e6,
+            per_token_squared_nanoseconds=curve.s_per_token2 * 1e9,
+            residual_percent=0.0,
+        ),
+    )
+
+
+def _memory(model: SeriesModel, fitted: FittedLayout) -> MeasuredMemory | None:
+    """KV pool that saturated rows show; None when no row reached it."""
+    saturated = [cell for cell in fitted.cells if cell.is_saturated]
+    if not saturated:
+        return None
+    return MeasuredMemory(kv_pool_tokens=round(max(cell.running * cell.context_tokens for cell in saturated)))
+
+
+def _notes(fitted: FittedLayout, rows: Sequence[CorpusRow]) -> tuple[str, ...]:
+    notes = ["prefill points are the fitted curve; decode points are served means with prefill stalls taken out"]
+    if fitted.features is None:
+        notes.append("no model card: prefill read off TTFT, context slope unknown")
+    notes += [f"source: {source}" for source in sorted({row.source for row in rows if row.source})[:8]]
+    return tuple(notes)
+
+
+def _residuals(model: SeriesModel, rows: Sequence[CorpusRow]) -> Residuals:
+    tpot, ttft, throughput = [], [], []
+    for row in rows:
+        predicted = predict_row(model, row)
+        if row.tpot_s and predicted.tpot_s > 0:
+            tpot.append(abs(predicted.tpot_s / row.tpot_s - 1.0))
+        if row.ttft_s:
+            ttft.append(abs(predicted.ttft_s / row.ttft_s - 1.0))
+        if row.throughput_tokens_per_s:
+            throughput.append(abs(predicted.throughput_tokens_per_s / row.throughput_tokens_per_s - 1.0))
+    return Residuals(float(np.median(tpot)), _median(ttft), _median(throughput))
+
+
+def _median(values: list[float]) -> float | None:
+    return float(np.median(values)) if values else None
