@@ -67,6 +67,30 @@ def container(objects: list[Object]) -> Object:
     return found
 
 
+def mix(**spec: Any) -> Object:
+    """A DeploymentMix of the plan `plan`, with all that the stand-in's answer does not say."""
+    fields = {
+        "planRef": {"name": "plan"},
+        "format": "SGLang",
+        "model": {"source": {"claim": {"claimName": "weights"}}},
+        "images": {"engine": "lmsysorg/sglang:v0.5.16-rocm720-mi35x"},
+        "serving": {
+            "engineVersion": "0.5.16",
+            "kvDtype": "bf16",
+            "memoryPermille": 900,
+            "maxBatchedTokens": 16384,
+            "prefixCaching": "Disabled",
+        },
+        **spec,
+    }
+    return {
+        "apiVersion": "inferasim.dev/v1alpha1",
+        "kind": "DeploymentMix",
+        "metadata": {"name": "mix"},
+        "spec": fields,
+    }
+
+
 class ChartOperator(Operator):
     """The operator as a process with the arguments, the environment and the account of a rendering."""
 
