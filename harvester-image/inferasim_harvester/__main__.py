@@ -19,11 +19,13 @@ import httpx
 from inferasim_harvester import launch
 from inferasim_harvester.configmap import ConfigMap
 from inferasim_harvester.errors import HarvestError
-from inferasim_harvester.harvest import Harvest, Options, failure_text, result_text
+from inferasim_harvester.harvest import Harvest, Options, failure_text, open_session, result_text
+from inferasim_harvester.probe import closed_loop
 from inferasim_harvester.progress import RESULT_FILE, Progress
 from inferasim_harvester.spec import HarvestSpec, load_spec
 from inferasim_harvester.store import FILE as POINTS_FILE
 from inferasim_harvester.store import Points
+from inferasim_harvester.wire import Address, Client
 from simcore.errors import InputError
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
@@ -38,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         if given.verb == "command":
             print(shlex.join(launch.command(spec, port=given.port)))
             return OK
+        if given.verb == "probe":
+            return asyncio.run(_probe(spec, given))
         given.out.mkdir(parents=True, exist_ok=True)
         return asyncio.run(_run(spec, given))
     except InputError as error:
@@ -53,7 +57,14 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True)
     run = verbs.add_parser("run", help="measure and write the anchor")
     show = verbs.add_parser("command", help="print the engine's command line, start nothing")
-    for verb in (run, show):
+    load = verbs.add_parser("probe", help="closed loop against a running engine, to hold a prediction against")
+    load.add_argument("--engine-url", required=True)
+    load.add_argument("--concurrency", type=int, nargs="+", required=True)
+    load.add_argument("--requests-each", type=int, default=8, help="counted requests of every client")
+    load.add_argument("--prompt-tokens", type=int, default=1024)
+    load.add_argument("--output-tokens", type=int, default=128)
+    load.add_argument("--stall-timeout", type=float, default=120.0)
+    for verb in (run, show, load):
         verb.add_argument("--spec", type=Path, required=True)
         verb.add_argument("--port", type=int, default=8000, help="where the engine listens when we start it")
     run.add_argument("--out", type=Path, required=True)
@@ -107,6 +118,21 @@ async def _run(spec: HarvestSpec, given: argparse.Namespace) -> int:
     finally:
         if mirror is not None:
             await mirror.close()
+
+
+async def _probe(spec: HarvestSpec, given: argparse.Namespace) -> int:
+    counts = (*given.concurrency, given.requests_each, given.prompt_tokens, given.output_tokens)
+    if min(counts) < 1:
+        raise InputError("probe", min(counts), "have counts of at least 1")
+    session = await open_session(spec, Client(Address.parse(given.engine_url), given.stall_timeout))
+    try:
+        for clients in given.concurrency:
+            found = await closed_loop(session, clients, given.requests_each, given.prompt_tokens, given.output_tokens)
+            print(json.dumps(found.row()), flush=True)
+    except HarvestError as error:
+        _last_words(f"{error.reason}: {error}")
+        return FAILED
+    return OK
 
 
 async def measure(spec: HarvestSpec, points: Points, progress: Progress, options: Options) -> int:

@@ -155,22 +155,13 @@ class Harvest:
     async def _ready(self) -> Session:
         """Waits for a token, not for /health: the HTTP server is up long before, and stays up after (case A20)."""
         loop = asyncio.get_running_loop()
-        dialect = dialect_of(self.spec.engine.name)
-        config = checkpoint.read_config(self.spec.model.path)
-        detokenize = not any("--skip-tokenizer-init" in argument for argument in self.spec.engine.extra_args)
         deadline_s = loop.time() + self.options.start_timeout_s
         last = "nothing answered"
         while True:
             if self.process is not None and self.process.exit_code is not None:
                 raise EngineStartError(f"the engine ended with code {self.process.exit_code} before its first token")
             try:
-                session = Session(
-                    self.client,
-                    dialect,
-                    Prompts(self.spec.digest, checkpoint.vocabulary(config)),
-                    await self._served_model(),
-                    detokenize,
-                )
+                session = await open_session(self.spec, self.client)
                 await session.wave(f"ready/{loop.time():.3f}", 1, READY_TOKENS, 2)
                 session.take_tally()
                 return session
@@ -179,13 +170,6 @@ class Harvest:
             if loop.time() >= deadline_s:
                 raise EngineNotReadyError(f"no token within {self.options.start_timeout_s:g} s: {last}")
             await asyncio.sleep(READY_POLL_S)
-
-    async def _served_model(self) -> str:
-        answer = await self.client.get("/v1/models", INFO_STALL_S)
-        if answer.status != 200:
-            raise RequestFailedError(f"/v1/models answered {answer.status}")
-        listed = answer.json().get("data") or [{}]
-        return str(listed[0].get("id") or self.spec.model.name)
 
     async def _page(self) -> list[Sample]:
         try:
@@ -339,6 +323,24 @@ class Harvest:
         if self.process is None or self.process.exit_code is None or isinstance(error, EngineStartError):
             return error
         return EngineDiedError(f"the engine ended with code {self.process.exit_code}: {error}")
+
+
+async def open_session(spec: HarvestSpec, client: Client) -> Session:
+    """A session with the model that the engine serves. Raises HarvestError."""
+    answer = await client.get("/v1/models", INFO_STALL_S)
+    if answer.status != 200:
+        raise RequestFailedError(f"/v1/models answered {answer.status}")
+    found = answer.json()
+    listed = found.get("data") if isinstance(found, dict) else None
+    first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
+    return Session(
+        client,
+        dialect_of(spec.engine.name),
+        Prompts(spec.digest, checkpoint.vocabulary(checkpoint.read_config(spec.model.path))),
+        str(first.get("id") or spec.model.name),
+        # Without a tokenizer the engine can only answer in token ids.
+        not any("--skip-tokenizer-init" in argument for argument in spec.engine.extra_args),
+    )
 
 
 def result_text(digest: str, anchor: Anchor, checks: tuple[CheckResult, ...], points_total: int) -> str:
