@@ -206,6 +206,8 @@ class State:
             row = _pool_row(pool, node_blocks, shared)
             address = self.take(f.P_FIELDS)
             self.m[f.G_FIRST_POOL if number == 0 else f.G_DECODE_POOL] = address
+            if len(pools) == 2 and number == 0:
+                row[f.P_RESERVE] = 0  # a prefill server grows no output
             width = running_places(pool, most_running)
             self._place_prices(pool, row, width)
             stages, ranks = pool.table.pipeline_stages, pool.attention_dp

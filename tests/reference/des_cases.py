@@ -11,7 +11,6 @@ from simcore.cards.layout import Engine
 from simcore.des.config import Admission, Deployment, Handoff, HostTier, Pool, Routing, SchedulerConfig
 from simcore.des.workload.batch import Batch, BatchBuilder, Workload
 from simcore.stepcost.table import StepTable
-
 from tests.reference.des_literal import Request
 
 BLOCK = 8

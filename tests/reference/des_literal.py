@@ -597,7 +597,7 @@ class Literal:
             shared = (len(blocks) - depth + host) * unit.node_blocks
             private = blocks_for(target - covered, rules.block_tokens)
             asked = shared + private
-            if sglang:
+            if sglang and not (self.split and unit.pool_number == 0):
                 asked = shared + blocks_for(target - covered + self.reserve(unit, request), rules.block_tokens)
                 runs = [one for some in unit.lanes for one in some]
                 left = sum(one.output - one.emitted for one in runs if one.state == "decoding")
