@@ -23,3 +23,5 @@ fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+# Ahead of the first plan, not in it: numba's cache is kept beside the sources.
+"$venv/bin/python" -m simcore.des.warm
