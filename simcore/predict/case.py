@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from typing import Annotated, Any
 
@@ -35,8 +34,8 @@ def _version_text(value: object) -> object:
         if len(str(value).partition(".")[2]) == 1 and value < _AMBIGUOUS_BELOW:
             raise ValueError(f"be quoted: {value} may mean {value}0")
         return str(value)
-    if isinstance(value, date):
-        return value.isoformat()
+    if hasattr(value, "isoformat"):  # a date, without importing a clock's module
+        return str(value.isoformat())
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -132,7 +132,6 @@ class Selection(ApiModel):
         default=None, description="Distance to the tier's nearest limit, as a share of that limit."
     )
     reason: Message | None = Field(default=None, description="Why this one and not the runner-up.")
-    reason: Message | None = Field(default=None, description="Why this one and not another.")
     source: PredictionSource
 
 
