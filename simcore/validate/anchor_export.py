@@ -69,7 +69,7 @@ def fit_anchor(rows: Sequence[CorpusRow]) -> Anchor:
         decode=_sweeps(fitted),
         prefill=_prefill(fitted),
         host_time=HostTime(per_request_milliseconds=fitted.host_s / MILLI, per_prompt_token_microseconds=0.0),
-        memory=_memory(model, fitted),
+        memory=_memory(fitted),
         provenance=Provenance(
             source="fitted",
             real_weights=True,
@@ -129,7 +129,7 @@ def _prefill(fitted: FittedLayout) -> PrefillSweep:
     )
 
 
-def _memory(model: SeriesModel, fitted: FittedLayout) -> MeasuredMemory | None:
+def _memory(fitted: FittedLayout) -> MeasuredMemory | None:
     """KV pool that saturated rows show; None when no row reached it."""
     saturated = [cell for cell in fitted.cells if cell.is_saturated]
     if not saturated:

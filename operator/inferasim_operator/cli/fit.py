@@ -40,14 +40,14 @@ def draw(result: dict[str, Any]) -> None:
     console = Console()
     sign, provenance = result["signature"], result["provenance"]
     console.print(f"{sign['model']} {sign['engine']} {sign['accelerator']} TP{sign['tensorParallel']} (fitted)")
-    fit = result["prefill"]["fit"]
+    fit, host = result["prefill"]["fit"], result["hostTime"]["perRequestMilliseconds"]
     console.print(
         f"prefill F {fit['fixedMilliseconds']:.1f} ms, c1 {fit['perTokenMicroseconds']:.2f} us/token, "
-        f"c2 {fit['perTokenSquaredNanoseconds']:.4f} ns/token2; host {result['hostTime']['perRequestMilliseconds']:.1f} ms"
+        f"c2 {fit['perTokenSquaredNanoseconds']:.4f} ns/token2; host {host:.1f} ms"
     )
     for sweep in result["decode"]:
         steps = ", ".join(f"{point['batch']}: {point['stepMilliseconds']:.2f}" for point in sweep["points"])
-        console.print(f"decode steps [ms] at context {sweep['contextTokens']}: {steps}")
+        console.print(f"decode steps in ms at context {sweep['contextTokens']}: {steps}")
     console.print(
         "residuals: " + ", ".join(f"{name} {100 * value:.1f} %" for name, value in provenance["residuals"].items())
     )

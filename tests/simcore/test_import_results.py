@@ -1,0 +1,248 @@
+"""Result files of load generators: each tool's definitions and units (public cases E03, E04, E06, E07)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simcore.errors import FormatError, InputError
+from simcore.validate.corpus import parse_corpus
+from simcore.validate.importers.definitions import (
+    RequestTimes,
+    capped_waits_s,
+    first_text_s,
+    mean_itl_s,
+    mean_tpot_s,
+    token_weighted_tpot_s,
+)
+from simcore.validate.importers.read import read_results
+from simcore.validate.importers.rows import Deployment, corpus_text
+
+SAID = Deployment(engine="VLLM", model="Llama-3.1-8B", accelerator="MI355X", weights_dtype="bf16", tp=1)
+
+
+def test_e03_three_things_called_tpot() -> None:
+    one = RequestTimes(1.0, 3.0, 101)
+    assert one.tpot_s == pytest.approx(0.020)
+    short = RequestTimes(0.0, 1.0, 11)  # 10 gaps of 100 ms
+    long = RequestTimes(0.0, 10.0, 1001)  # 1,000 gaps of 10 ms
+    assert mean_tpot_s([short, long]) == pytest.approx(0.055)
+    assert token_weighted_tpot_s([short, long]) == pytest.approx(0.010891, abs=1e-6)  # 11 s over 1,010 gaps
+    single = RequestTimes(0.5, 0.5, 1)
+    assert single.tpot_s is None
+    assert mean_tpot_s([short, long, single]) == pytest.approx(0.055)
+    assert mean_tpot_s([single]) is None
+
+
+def test_e04_chunks_of_several_tokens() -> None:
+    times = [0.020 * index for index in range(51)]
+    assert mean_itl_s(times) == pytest.approx(0.020)
+    assert RequestTimes(0.0, 1.0, 134).tpot_s == pytest.approx(1.0 / 133)  # 7.52 ms, from usage, not from chunks
+
+
+def test_e06_waiting_for_the_clients_cap() -> None:
+    waits = capped_waits_s([0.1 * index for index in range(8)], 0.5, 1)
+    assert waits == pytest.approx([0.4 * index for index in range(8)])
+    assert np.mean(waits) == pytest.approx(1.400)
+    assert np.percentile(waits, 99) == pytest.approx(2.772)
+    assert np.mean(waits) + 0.5 == pytest.approx(1.900)
+    assert max(capped_waits_s([0.1 * index for index in range(8)], 0.5, 5)) == pytest.approx(0.0)
+
+
+def test_e07_produced_tokens_and_first_text() -> None:
+    assert RequestTimes(0.2, 2.2, 101).tpot_s == pytest.approx(0.020)
+    assert first_text_s([(0.9, ""), (2.2, "Hello"), (2.3, " world")]) == 2.2
+    assert first_text_s([(0.9, "")]) is None
+
+
+def _serving(**changes: Any) -> dict[str, Any]:
+    return {
+        "backend": "vllm",
+        "model_id": "Llama-3.1-8B",
+        "request_rate": "inf",
+        "max_concurrency": 16,
+        "duration": 10.0,
+        "completed": 40,
+        "total_input_tokens": 40 * 1000,
+        "total_output_tokens": 40 * 200,
+        "mean_ttft_ms": 100.0,
+        "mean_tpot_ms": 10.0,
+        "mean_itl_ms": 10.0,
+        **changes,
+    }
+
+
+def _write(folder: Path, document: Any, name: str = "result.json") -> Path:
+    path = folder / name
+    text = document if isinstance(document, str) else json.dumps(document)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _one(text: str) -> dict[str, str]:
+    return next(csv.DictReader(io.StringIO(text)))
+
+
+def test_serving_benchmark_summary_becomes_a_row(tmp_path: Path) -> None:
+    tool, runs = read_results(_write(tmp_path, _serving()))
+    text = corpus_text([(runs[0], SAID, tool)])
+    row = parse_corpus(text)[0]
+    assert (row.prompt_tokens, row.output_tokens, row.concurrency, row.samples_count) == (1000, 200, 16, 40)
+    assert (row.ttft_s, row.tpot_s) == pytest.approx((0.1, 0.01))
+    assert row.throughput_tokens_per_s == pytest.approx(800.0)
+
+
+def test_e06_a_missed_rate_is_a_closed_loop(tmp_path: Path) -> None:
+    missed = _serving(
+        request_rate=10.0, max_concurrency=1, completed=8, duration=4.0, total_input_tokens=800,
+        total_output_tokens=800, mean_ttft_ms=100.0, mean_tpot_ms=400 / 99,
+    )  # fmt: skip
+    _, runs = read_results(_write(tmp_path, missed))
+    assert runs[0].concurrency == 1
+    assert "closed loop: 2 of 10 requests/s" in runs[0].notes[0]
+    reached = _serving(request_rate=4.0, max_concurrency=None, mean_e2el_ms=2000.0)
+    _, runs = read_results(_write(tmp_path, reached))
+    assert runs[0].concurrency == 8  # 4 requests/s times 2 s
+    assert "open loop" in runs[0].notes[0]
+
+
+def test_per_request_lists_win_and_leave_single_tokens_out(tmp_path: Path) -> None:
+    detailed = _serving(
+        completed=3, total_input_tokens=300, total_output_tokens=1013, mean_tpot_ms=999.0,
+        ttfts=[0.1, 0.1, 0.4], output_lens=[11, 1001, 1], itls=[[0.1] * 10, [0.01] * 1000, []], errors=["", "", ""],
+    )  # fmt: skip
+    _, runs = read_results(_write(tmp_path, detailed))
+    assert runs[0].tpot_s == pytest.approx(0.055)
+    assert runs[0].ttft_s == pytest.approx(0.2)
+    assert "1 single-token requests have no TPOT" in runs[0].notes
+
+
+def test_e04_speculation_is_noted(tmp_path: Path) -> None:
+    _, runs = read_results(_write(tmp_path, _serving(mean_itl_ms=20.0, mean_tpot_ms=20.0 / 2.66)))
+    assert runs[0].tpot_s == pytest.approx(0.00752, abs=1e-5)
+    assert "2.66 tokens: ITL is not TPOT" in runs[0].notes[-1]
+
+
+def test_sglang_lines(tmp_path: Path) -> None:
+    lines = "\n".join(json.dumps(_serving(backend="sglang", model_id=None, max_concurrency=n)) for n in (1, 8))
+    tool, runs = read_results(_write(tmp_path, lines, "sglang.jsonl"))
+    assert tool == "vllm"  # one client family, one reader
+    assert [run.concurrency for run in runs] == [1, 8]
+    assert runs[0].deployment.engine == "SGLang"
+
+
+def _metric(value: float, unit: str) -> dict[str, Any]:
+    return {"unit": unit, "avg": value}
+
+
+def _aiperf(**changes: Any) -> dict[str, Any]:
+    return {
+        "aiperf_version": "0.8.0",
+        "request_count": _metric(100, "requests"),
+        "request_throughput": _metric(2.0, "requests/sec"),
+        "request_latency": _metric(4000.0, "ms"),
+        "time_to_first_token": _metric(500.0, "ms"),
+        "inter_token_latency": _metric(7.5, "ms"),
+        "inter_chunk_latency": _metric(20.0, "ms"),
+        "output_token_throughput": _metric(900.0, "tokens/sec"),
+        "input_sequence_length": _metric(8000.0, "tokens"),
+        "output_sequence_length": _metric(450.0, "tokens"),
+        "was_cancelled": False,
+        "input_config": {"endpoint": {"model_names": ["m"]}, "loadgen": {"concurrency": 8}},
+        **changes,
+    }
+
+
+def test_aiperf_summary(tmp_path: Path) -> None:
+    tool, runs = read_results(_write(tmp_path, _aiperf()))
+    assert tool == "aiperf"
+    assert (runs[0].ttft_s, runs[0].tpot_s, runs[0].concurrency) == (0.5, 0.0075, 8)
+    assert "ITL is not TPOT" in runs[0].notes[0]
+    with pytest.raises(FormatError, match="known unit of time"):
+        read_results(_write(tmp_path, _aiperf(time_to_first_token=_metric(1, "fortnights"))))
+
+
+def test_aiperf_records_skip_warm_up_and_failures(tmp_path: Path) -> None:
+    def record(phase: str, tokens: int, request_ms: float, error: str | None = None) -> dict[str, Any]:
+        values = {"output_sequence_length": (tokens, "tokens"), "input_sequence_length": (100, "tokens")}
+        values |= {"request_latency": (request_ms, "ms"), "time_to_first_token": (200.0, "ms")}
+        return {
+            "metadata": {
+                "benchmark_phase": phase, "was_cancelled": False,
+                "request_start_ns": 0, "request_end_ns": int(request_ms * 1e6),
+            },
+            "metrics": {name: {"value": value, "unit": unit} for name, (value, unit) in values.items()},
+            "error": error,
+        }  # fmt: skip
+
+    rows = [record("warmup", 9, 9e6), record("profiling", 101, 2200.0), record("profiling", 5, 10.0, "boom")]
+    _, runs = read_results(_write(tmp_path, "\n".join(map(json.dumps, rows)), "profile_export.jsonl"))
+    assert (runs[0].requests_count, runs[0].tpot_s) == (1, pytest.approx(0.020))
+
+
+def test_guidellm_needs_its_requests(tmp_path: Path) -> None:
+    request = {"time_to_first_token_ms": 1000.0, "request_latency": 3.0, "output_tokens": 101, "prompt_tokens": 50}
+    benchmark: dict[str, Any] = {
+        "metrics": {"request_concurrency": {"successful": {"mean": 3.9}}},
+        "requests": {"successful": [request]},
+        "duration": 30.0,
+    }
+    document = {"metadata": {"version": 2}, "benchmarks": [benchmark]}
+    tool, runs = read_results(_write(tmp_path, document))
+    assert (tool, runs[0].tpot_s, runs[0].concurrency) == ("guidellm", pytest.approx(0.020), 4)
+    benchmark["requests"] = {"successful": []}
+    with pytest.raises(FormatError, match="weighs by tokens and cannot be converted"):
+        read_results(_write(tmp_path, document))
+
+
+def test_inferencex_is_in_seconds(tmp_path: Path) -> None:
+    row = {
+        "hw": "mi355x-amds", "conc": 64, "framework": "sglang", "model": "DeepSeek-R1-0528", "precision": "fp8",
+        "isl": 1024, "osl": 1024, "tp": 8, "ep": 1, "dp_attention": "false", "mean_ttft": 0.25, "mean_tpot": 0.0125,
+        "tput_per_gpu": 999.0, "output_tput_per_gpu": 500.0,
+    }  # fmt: skip
+    tool, runs = read_results(_write(tmp_path, [row]))
+    assert tool == "inferencex"
+    text = corpus_text([(runs[0], Deployment(), tool)])
+    assert _one(text)["tpot_ms"] == "12.5000"
+    assert _one(text)["throughput_tok_s"] == "4000.000"
+    assert (_one(text)["accelerator"], _one(text)["engine"], _one(text)["tp"]) == ("MI355X", "SGLang", "8")
+
+
+def test_inference_perf_is_in_seconds_and_normalised_time_is_refused(tmp_path: Path) -> None:
+    latency: dict[str, Any] = {
+        "request_latency": {"mean": 2.0},
+        "time_to_first_token": {"mean": 0.2},
+        "time_per_output_token": {"mean": 0.018},
+    }
+    good = {
+        "count": 50, "latency": latency, "prompt_len": {"mean": 512.0}, "output_len": {"mean": 101.0},
+        "throughput": {"requests_per_sec": 4.0, "output_tokens_per_sec": 404.0},
+    }  # fmt: skip
+    document = {"successes": good, "failures": {"count": 0}}
+    tool, runs = read_results(_write(tmp_path, document))
+    assert (tool, runs[0].tpot_s, runs[0].concurrency) == ("inference-perf", 0.018, 8)
+    latency["normalized_time_per_output_token"] = latency.pop("time_per_output_token")
+    with pytest.raises(FormatError, match="cannot be converted"):
+        read_results(_write(tmp_path, document))
+
+
+def test_what_nobody_says_is_asked_for_and_contradictions_are_refused(tmp_path: Path) -> None:
+    tool, runs = read_results(_write(tmp_path, _serving()))
+    with pytest.raises(InputError, match="--accelerator"):
+        corpus_text([(runs[0], Deployment(tp=1), tool)])
+    with pytest.raises(InputError, match=r"the file, which says 'Llama-3\.1-8B'"):
+        corpus_text([(runs[0], Deployment(model="Other"), tool)])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"completed": 0}', "\x00", "[[[[1]]]]"])
+def test_hostile_files_get_one_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        read_results(_write(tmp_path, text))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,68 @@
+"""Single steps at several widths: the split floor against Eq. 1 on the figures printed for Qwen3-32B."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simcore.cards.layout import Layout
+from simcore.errors import FormatError, InputError
+from simcore.validate.project import WidthLaw
+from simcore.validate.steps import StepRow, is_steps_file, project_steps, read_steps, steps_report
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "steps" / "steps_open.csv"
+BATCH_ONE_MS = {1: 13.30, 2: 8.41, 4: 5.95, 8: 4.52}
+"""Batch-1 decode steps of Qwen3-32B BF16 on vLLM by TP: simulators-facts, finding 2."""
+HEADER = (
+    "run,cell,phase,ctx_tokens,ctx_requests,ctx_kv_tokens,decode_requests,mean_decode_kv_bucket256,n,"
+    "latency_ms_median,latency_ms_min,latency_ms_p90"
+)
+
+
+def _rows() -> list[StepRow]:
+    return [
+        StepRow(2, "qwen32", "Qwen3-32B", Layout(tensor_parallel=tp), "decode", 1, 256, ms / 1000)
+        for tp, ms in BATCH_ONE_MS.items()
+    ]
+
+
+def test_weight_reading_shrinks_where_eq1_keeps_the_floor() -> None:
+    ours = {step.series: step for step in project_steps(_rows())}
+    paper = {step.series: step for step in project_steps(_rows(), law=WidthLaw.PAPER)}
+    assert len(ours) == 6
+    for name, step in ours.items():
+        assert abs(step.error) < 0.15
+        assert abs(step.error) < abs(paper[name].error)
+    # Eq. 1 keeps the batch-1 step: 13.30 / 8.41 - 1 = 58 %, 13.30 / 4.52 - 1 = 194 %
+    assert paper["Qwen3-32B:tp1-to-tp2"].error == pytest.approx(0.58, abs=0.01)
+    assert paper["Qwen3-32B:tp1-to-tp8"].error == pytest.approx(1.94, abs=0.01)
+
+
+def test_targets_are_not_read() -> None:
+    rows = _rows()
+    spoiled = [rows[0], *(StepRow(**{**row.__dict__, "step_s": 1.0}) for row in rows[1:])]
+    ours = {step.series: step.predicted_s for step in project_steps(rows) if step.series.startswith("Qwen3-32B:tp1")}
+    again = {step.series: step.predicted_s for step in project_steps(spoiled)}
+    assert {name: again[name] for name in ours} == ours
+
+
+def test_file_is_told_by_its_header_and_bad_fields_name_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    good = "x_qwen32_x,tp1_ep1,decode,0,0,0,1,256,5,13.3,13,14"
+    path.write_text(f"{HEADER}\n{good}\n", encoding="utf-8")
+    assert is_steps_file(path)
+    assert len(read_steps(path)) == 1
+    with pytest.raises(InputError, match="two tensor-parallel widths"):
+        steps_report(read_steps(path))
+    path.write_text(f"{HEADER}\n{good.replace('13.3', '-1')}\n", encoding="utf-8")
+    with pytest.raises(FormatError, match="line 2: `latency_ms_median`"):
+        read_steps(path)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the open step table is not beside the checkout")
+def test_open_steps_within_eight_percent_from_tp1() -> None:
+    document = steps_report(read_steps(SHARED))
+    medians = {part["series"]: part["medianAbsErrorPercent"]["tpot"] for part in document["series"]}
+    for width in (2, 4, 8):
+        assert medians[f"Qwen3-32B:tp1-to-tp{width}"] <= 8.0
