@@ -72,7 +72,7 @@ class Progress:
         text = json.dumps(record, sort_keys=True)
         print(text, file=self.out or sys.stdout, flush=True)
         data = {PROGRESS_FILE: text}
-        write_whole(self.folder / PROGRESS_FILE, text)
+        write_whole(self.folder / PROGRESS_FILE, text, is_durable=False)
         if points is not None and len(points.text()) <= MAX_CHARS:
             data[POINTS_FILE] = points.text()
         await self._mirror(data)

@@ -14,13 +14,17 @@ MAX_CHARS: Final = 900_000
 """A ConfigMap holds 1 MiB in all."""
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replaces a file in one step: a reader, or a restart, sees the old text or the new one."""
+def write_whole(path: Path, text: str, *, is_durable: bool = True) -> None:
+    """Replaces a file in one step: a reader, or a restart, sees the old text or the new one.
+
+    A durable file also survives the machine; that waits for the disk.
+    """
     beside = path.with_name(path.name + ".tmp")
     with beside.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
-        os.fsync(stream.fileno())
+        if is_durable:
+            os.fsync(stream.fileno())
     beside.replace(path)
 
 

@@ -33,6 +33,7 @@ QUICK = Options(
     prefill=Precision(target_frac=0.02, minimum=3, maximum=5),
 )
 """For tests that are not about precision."""
+CAREFUL = Options(prefill=Precision(target_frac=0.003, minimum=8, maximum=20))
 VERSIONS = {Engine.VLLM: "0.33.0", Engine.SGLANG: "0.5.16", Engine.ATOM: "0.1.4"}
 
 
@@ -64,7 +65,7 @@ def test_the_law_is_recovered(engine: Engine, tmp_path: Path) -> None:
     emulator = Emulator(
         engine=engine, version=VERSIONS[engine], law=LAW, faults=Faults(jitter_frac=JITTER_FRAC), seed=5
     )
-    found = trial.harvest(emulator, spec_for(engine, [1, 2, 3, 8, 12, 32], [512]), tmp_path)
+    found = trial.harvest(emulator, spec_for(engine, [1, 2, 3, 8, 12, 32], [512]), tmp_path, CAREFUL)
     assert found.exit_code == 0
     assert found.anchor is not None
     sweep = found.anchor.decode[0]
