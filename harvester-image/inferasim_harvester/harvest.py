@@ -148,6 +148,10 @@ class Harvest:
             return
         argv = launch.command(self.spec, port=self.options.port)
         self.client = Client(Address("127.0.0.1", self.options.port), self.options.stall_s)
+        if await self.client.is_reachable():
+            raise EngineStartError(
+                f"something listens on port {self.options.port} already; it would be measured instead"
+            )
         self.process = EngineProcess(argv, launch.environment(self.spec), self.progress.folder / "engine.log")
         await self.progress.say("starting " + " ".join(argv[:4]) + " …", "Starting")
         await self.process.start()

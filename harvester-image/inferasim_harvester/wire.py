@@ -31,13 +31,14 @@ class Address:
 
     @classmethod
     def parse(cls, url: str, field: str = "engine-url") -> Address:
-        """The address in `http://host:port`. Raises InputError."""
+        """The address in `http://host:port`; only the metrics exporter's may have a path. Raises InputError."""
         parts = urlsplit(url)
         try:
             port = parts.port
         except ValueError:
             port = None
-        if parts.scheme != "http" or not parts.hostname or port is None or not _URL.fullmatch(url):
+        has_path = parts.path not in ("", "/") and field == "engine-url"
+        if parts.scheme != "http" or not parts.hostname or port is None or has_path or not _URL.fullmatch(url):
             raise InputError(field, url, "be http://HOST:PORT")
         return cls(parts.hostname, port)
 
@@ -103,6 +104,16 @@ class Client:
 
     def __init__(self, address: Address, stall_s: float = 120.0) -> None:
         self.address, self.stall_s = address, stall_s
+
+    async def is_reachable(self) -> bool:
+        """Whether anything listens."""
+        try:
+            exchange = await self._connect()
+        except EngineDiedError:
+            return False
+        if exchange.transport is not None:
+            exchange.transport.abort()
+        return True
 
     async def get(self, path: str, stall_s: float | None = None) -> Answer:
         """One GET. Raises EngineDiedError when nothing answers."""

@@ -114,6 +114,17 @@ def test_a_missing_engine_is_a_failed_start(tmp_path: Path, monkeypatch: pytest.
     assert (code, result["reason"]) == (1, "EngineStartFailed")
 
 
+@pytest.mark.usefixtures("engine_on_path")
+def test_a_stranger_on_our_port_is_not_measured(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        arguments = ["run", f"--spec={spec_file(tmp_path)}", f"--out={tmp_path / 'out'}"]
+        held.listen()
+        code = main([*arguments, f"--port={held.getsockname()[1]}"])
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (code, result["reason"]) == (1, "EngineStartFailed")
+    assert "already" in result["message"]
+
+
 def test_bad_specs_exit_with_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "spec.json").write_text("{")
     code, _ = run(tmp_path, tmp_path / "spec.json")

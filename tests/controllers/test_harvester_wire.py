@@ -133,7 +133,7 @@ def test_failed_requests_say_why(status: int, event: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["https://x:1", "http://x", "x:80", "http://a b:1", "http://x:99999999", "http://u@x:1"]
+    "url", ["https://x:1", "http://x", "x:80", "http://a b:1", "http://x:99999999", "http://u@x:1", "http://x:1/v1"]
 )
 def test_bad_addresses_are_refused(url: str) -> None:
     with pytest.raises(InputError, match="engine-url"):
