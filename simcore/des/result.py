@@ -265,7 +265,7 @@ class Collector:
         rejected = int(totals[f.O_STATUS])
         asked, hit, host_hit = int(totals[f.O_PROMPT]), int(totals[f.O_HIT]), int(totals[f.O_HOST_HIT])
         blocks = int(totals[f.O_BLOCKS])
-        cached = self._deployment.pool.scheduler.prefix_caching and asked > 0
+        cached = bool(m[m[f.G_FIRST_POOL] + f.P_CACHING]) and asked > 0
         gap_counts = m[m[f.G_GAPS_AT] : m[f.G_GAPS_AT] + GAP_BINS].copy()
         pools = [self._deployment.pool]
         if self._deployment.decode_pool is not None:
@@ -282,7 +282,7 @@ class Collector:
             hit_rate=hit / asked if cached else None,
             hbm_hit_rate=(hit - host_hit) / asked if cached else None,
             host_hit_rate=host_hit / asked if cached else None,
-            block_hit_rate=int(totals[f.O_HIT_BLOCKS]) / blocks if cached and blocks else None,
+            block_hit_rate=int(totals[f.O_HIT_BLOCKS]) / blocks if cached and blocks > 0 else None,
             preemptions_count=int(totals[f.O_PREEMPTIONS]),
             peak_active_requests=int(m[f.G_ACTIVE_PEAK]),
             units=self._units(),

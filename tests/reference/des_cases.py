@@ -1,4 +1,4 @@
-"""Hypothesis strategies for deployments and loads, and the bridge from the literal simulator's requests to a workload."""
+"""Hypothesis strategies for deployments and loads, and the bridge from literal requests to a workload."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ def as_workload(requests: list[Request], clients: int | None, *, sessions_per_ba
         groups: dict[int, list[Request]] = {}
         for request in requests:
             groups.setdefault(request.session, []).append(request)
-        builder, count, first = BatchBuilder(), 0, 0
-        for members in groups.values():
+        builder, first = BatchBuilder(), 0
+        for count, members in enumerate(groups.values(), start=1):
             builder.start_session()
             for request in members:
                 leaf = builder.path(request.blocks) if request.blocks else -1
@@ -158,7 +158,6 @@ def as_workload(requests: list[Request], clients: int | None, *, sessions_per_ba
                     leaf=leaf,
                     waits_for=[index - first for index in request.waits_for],
                 )
-            count += 1
             if count % sessions_per_batch == 0:
                 first += len(builder)
                 yield builder.build()
