@@ -63,7 +63,7 @@ def run_local(session: Session) -> None:
         return
     while True:
         before = session.best
-        at = space.complete(session.best.trial.configuration, base={})
+        at = space.complete(session.best.trial.configuration)
         for group in moves(space, at):
             for label, change in group:
                 configuration = {**at, **change}
@@ -71,6 +71,6 @@ def run_local(session: Session) -> None:
                     continue
                 if session.try_(configuration, f"local: {label}") is None:
                     return
-            at = space.complete(session.best.trial.configuration, base={})
+            at = space.complete(session.best.trial.configuration)
         if session.best is before:
             return

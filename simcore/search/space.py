@@ -58,7 +58,7 @@ class Trial:
     """One configuration, checked and, where legal, priced."""
 
     configuration: Mapping[str, Any]
-    """The values that differ from neutral; as proposed where they could not be read."""
+    """The values that differ from the baseline; as proposed where they could not be read."""
     legal: bool
     reason: str
     """Why it is not legal; empty where it is."""
@@ -224,7 +224,8 @@ class Space:
             shape = self._predictor.shape(self.option, layout, gpus_per_node=self.cluster.gpus_per_node)
             if isinstance(shape, Shape):
                 load = self.concurrencies[(len(self.concurrencies) - 1) // 2]
-                return self._short({**self.widths(layout), "load.concurrency": load})
+                values = {**self.widths(layout), "load.concurrency": load}
+                return {name: value for name, value in sorted(values.items()) if value != self.neutral[name]}
             reasons.append(f"{shape.rule}: {shape.detail}")
         raise InfeasibleError("layout", "; ".join(reasons) or "no legal layout fits the GPU budget")
 
@@ -242,13 +243,13 @@ class Space:
             widths["data_parallel"], widths["attention_data_parallel"] = widths["attention_data_parallel"], 1
         return Layout(**widths)
 
-    def complete(self, partial: object, base: Configuration | None = None) -> dict[str, Value]:
-        """All 36 values: `partial` over `base` (the baseline) over neutral. Raises InputError for an illegal value."""
+    def complete(self, partial: object) -> dict[str, Value]:
+        """All 36 values: `partial` over the baseline over neutral. Raises InputError for an illegal value."""
         if not isinstance(partial, Mapping):
             raise InputError("configuration", partial, "be an object of lever names and values")
-        base = self.baseline if base is None else base
-        found = {**self.neutral, **base}
-        for name, value in partial.items():
+        found = {**self.neutral, **self.baseline}
+        # In a fixed order, so that the first reason does not depend on how the proposal was written.
+        for name, value in sorted(partial.items(), key=lambda item: str(item[0])):
             one = lever(str(name)[:80])
             found[one.name] = self._checked(one, value)
         return found
@@ -271,8 +272,10 @@ class Space:
         shown = ", ".join(map(str, legal))
         raise InputError(one.name, value, f"be one of {shown}", one.held)
 
-    def _short(self, configuration: Configuration) -> dict[str, Value]:
-        return {name: value for name, value in sorted(configuration.items()) if value != self.neutral[name]}
+    def _changes(self, configuration: Configuration) -> dict[str, Value]:
+        """What differs from the baseline: the partial configuration that gives `configuration` again."""
+        start = {**self.neutral, **self.baseline}
+        return {name: value for name, value in sorted(configuration.items()) if value != start[name]}
 
     def structural_reasons(self, configuration: Configuration) -> tuple[str, ...]:
         """What is wrong with a completed configuration before memory and time are looked at; empty = nothing."""
@@ -305,13 +308,13 @@ class Space:
             return "legality: " + "; ".join(f"{v.tensor}: {v.detail}" for v in judgement.violations)
         return f"layout: {layout.label()} is not among the layouts of this search"
 
-    def evaluate(self, partial: object, base: Configuration | None = None) -> Trial:
-        """Check and price `partial` over `base`. Never raises for what is proposed: the reason is in the trial."""
+    def evaluate(self, partial: object) -> Trial:
+        """Check and price `partial` over the baseline. Whatever is proposed, nothing is raised: the trial says why."""
         try:
-            configuration = self.complete(partial, base)
+            configuration = self.complete(partial)
         except InputError as error:
             return Trial(_readable(partial), False, str(error))
-        short = self._short(configuration)
+        short = self._changes(configuration)
         key = tuple(short.items())
         if key not in self._trials:
             self._trials[key] = self._evaluate(configuration, short)

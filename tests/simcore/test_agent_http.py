@@ -1,0 +1,188 @@
+"""The DSPy model against a real HTTP server that speaks the OpenAI protocol: scripted, hostile and broken replies.
+
+Needs the extra `inferasim[agent]` (DSPy, LiteLLM); skips without it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from simcore.agent.dspy_model import DspyModel, Endpoint
+from simcore.agent.search import run_agent
+from simcore.search.ledger import Session, replay
+from tests.search_spaces import space
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("dspy") is None, reason="DSPy is not installed: extra inferasim[agent]"
+    ),
+    pytest.mark.filterwarnings("default"),  # DSPy's and LiteLLM's own warnings
+]
+KEY = "sk-secret-1234567890"
+Reply = Callable[[str], "str | tuple[int, str] | None"]
+"""From the request's text to the assistant's message, a status with a body, or None for no answer at all."""
+
+
+@contextmanager
+def server(reply: Reply) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    seen: list[dict[str, Any]] = []
+    stop = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            request = json.loads(body)
+            seen.append({"path": self.path, "authorization": self.headers.get("Authorization"), "body": request})
+            answer = reply(json.dumps(request["messages"]))
+            if answer is None:
+                stop.wait(10)
+                return
+            status, text = (200, _completion(answer)) if isinstance(answer, str) else answer
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.daemon_threads = True
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_address[1]}/v1", seen
+    finally:
+        stop.set()
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+def _completion(text: str) -> str:
+    return json.dumps(
+        {
+            "id": "x",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "m",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+        }
+    )
+
+
+def fields(**values: str) -> str:
+    """An answer in the form that DSPy's chat adapter reads."""
+    return "".join(f"[[ ## {name} ## ]]\n{value}\n\n" for name, value in values.items()) + "[[ ## completed ## ]]\n"
+
+
+def planned(configurations: str) -> str:
+    return fields(rationale="r", hypotheses="h1\nh2", configurations_json=configurations, polish_plan="p")
+
+
+def called(tool: str, **arguments: Any) -> str:
+    return fields(next_thought="t", next_tool_name=tool, next_tool_args=json.dumps(arguments))
+
+
+def is_plan(text: str) -> bool:
+    return "configurations_json" in text and "next_tool_name" not in text
+
+
+def search(reply: Reply, *, budget: int = 14, timeout_s: float = 10.0) -> tuple[Session, list[dict[str, Any]]]:
+    with server(reply) as (base, seen):
+        model = DspyModel(Endpoint("m", base, KEY, timeout_s=timeout_s, retries_count=0))
+        session = run_agent(Session(space(), budget_count=budget), model, seeds_count=3)
+    assert len(session.entries) <= budget
+    assert session.best is not None
+    trial = session.best.trial
+    assert trial.legal
+    assert trial.score == space().evaluate(dict(trial.configuration)).score
+    assert KEY not in session.json_lines()
+    assert replay(session.json_lines(), space()).json_lines() == session.json_lines()
+    return session, seen
+
+
+def test_a_helpful_model_plans_evaluates_and_finishes() -> None:
+    steps = iter(
+        [
+            called("read_best"),
+            called("evaluate", configuration={"layout.tensorParallel": 2, "replicas": 4, "load.concurrency": 64}),
+            called("write_note", text="narrow and many"),
+            called("ask_question", question="why?"),
+        ]
+    )
+
+    def reply(text: str) -> str:
+        if is_plan(text):
+            return planned('[{"layout.tensorParallel": 1, "replicas": 8, "load.concurrency": 64}, {"kvDtype": "fp8"}]')
+        if "next_tool_name" in text:
+            return next(steps, called("finish"))
+        if "answer" in text and "follow_ups" not in text:
+            return fields(answer="because")
+        return fields(reasoning="x", summary="narrow layouts win", follow_ups="none")
+
+    session, seen = search(reply)
+    assert seen[0]["authorization"] == f"Bearer {KEY}"
+    origins = [entry.origin for entry in session.entries]
+    assert origins.count("agent: plan") == 2
+    assert "agent" in origins
+    kinds = [json.loads(line)["kind"] for line in session.json_lines().splitlines()]
+    assert {"plan", "note", "question", "summary", "result"} <= set(kinds)
+
+
+HOSTILE = {
+    "illegal values": lambda text: planned('[{"layout.tensorParallel": 999}, {"gpuCount": 0}]'),
+    "invented metrics": lambda text: (
+        planned('[{"score": 1e12, "ttft": 0}]')
+        if is_plan(text)
+        else fields(
+            reasoning="",
+            summary="score 1e12",
+            follow_ups="",
+            next_thought="",
+            next_tool_name="finish",
+            next_tool_args="{}",
+            answer="1e12",
+        )
+    ),
+    "no fields at all": lambda text: "I would rather talk about the weather.",
+    "an empty answer": lambda text: "",
+    "not JSON": lambda text: (200, "<html>502</html>"),
+    "a server error": lambda text: (500, '{"error": {"message": "boom"}}'),
+    "a refusal that repeats the key": lambda text: (401, json.dumps({"error": {"message": f"bad key {KEY}"}})),
+    "an unknown tool": lambda text: planned("[]") if is_plan(text) else called("delete_cluster", all=True),
+    "wrong arguments": lambda text: planned("[]") if is_plan(text) else called("evaluate", nothing=1),
+    "endless reading": lambda text: planned("[]") if is_plan(text) else called("read_history"),
+    "endless evaluation": lambda text: (
+        planned("[]") if is_plan(text) else called("evaluate", configuration={"layout.tensorParallel": 2})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_hostile_and_broken_replies_change_nothing_but_the_ledger(name: str) -> None:
+    session, _ = search(HOSTILE[name])
+    assert any(entry.origin.startswith("local") for entry in session.entries) or session.stop_reason
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    session, seen = search(lambda text: None, timeout_s=0.3)
+    assert session.json_lines().count('"kind":"failure"') == 2
+    assert len(seen) <= 8
+
+
+def test_a_model_name_is_data_in_the_prompt() -> None:
+    _, seen = search(lambda text: planned("[]"))
+    for request in seen:
+        assert request["body"]["model"] == "m"
+        assert "Qwen3-14B" in json.dumps(request["body"]["messages"])
