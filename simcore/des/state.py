@@ -27,7 +27,7 @@ SPAN_ROWS: Final = 1 << 16
 MAX_TOKENS: Final = 1 << 30
 
 
-def _positive(field: str, value: int, most: int = MAX_TOKENS) -> None:
+def _positive(field: str, value: int, most: int = 1 << 40) -> None:
     if not isinstance(value, (int, np.integer)) or not 1 <= value <= most:
         raise InputError(field, value, f"be an integer from 1 to {most}")
 

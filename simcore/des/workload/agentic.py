@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ MAX_BLOCKS: Final = 1 << 22
 BATCH_BLOCKS: Final = 1 << 18
 
 
-def session_rows(path: Path) -> Iterator[Row]:
+def session_rows(path: Path) -> Generator[Row, None, None]:
     """One row per session: from JSON lines, one JSON document, or a folder of documents. Raises FormatError."""
     if path.is_dir():
         files = sorted(path.glob("*.json"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
-import io
 import json
 import math
 import zlib
@@ -28,6 +28,18 @@ def open_text(path: Path) -> IO[bytes]:
         return stream  # type: ignore[no-any-return]
     except OSError as error:
         raise FormatError(str(path), None, "trace", str(path), "be a readable file", error.strerror or "") from error
+
+
+def pieces(stream: IO[bytes], where: str, size: int = 1 << 20) -> Iterator[bytes]:
+    """The stream's bytes, `size` at a time. Raises FormatError."""
+    while True:
+        try:
+            piece = stream.read(size)
+        except DAMAGE as error:
+            raise FormatError(where, None, "trace", str(error), "be readable; the file is damaged") from error
+        if not piece:
+            return
+        yield piece
 
 
 def lines(stream: IO[bytes], where: str) -> Iterator[tuple[int, bytes]]:
@@ -63,7 +75,7 @@ def parse(text: bytes | str, where: str, number: int) -> Any:
 
 def array_values(stream: IO[bytes], where: str) -> Iterator[tuple[int, Any]]:
     """(line number, value) of each element of a JSON array, one in memory at a time. Raises FormatError."""
-    text = io.TextIOWrapper(stream, encoding="utf-8", errors="replace")
+    text = codecs.getincrementaldecoder("utf-8")(errors="replace")
     decoder = json.JSONDecoder(parse_constant=_refuse_constant)
     buffer, at, number, at_end, opened = "", 0, 1, False, False
     while True:
@@ -89,11 +101,11 @@ def array_values(stream: IO[bytes], where: str) -> Iterator[tuple[int, Any]]:
         if at_end:
             raise FormatError(where, number, "trace", buffer[at : at + 60], "end with ]", "the file is cut off")
         try:
-            piece = text.read(max(_PIECE, len(buffer) - at))
+            piece = stream.read(max(_PIECE, len(buffer) - at))
         except DAMAGE as error:
             raise FormatError(where, number, "trace", str(error), "be readable; the file is damaged") from error
         at_end = not piece
-        buffer, at = buffer[at:] + piece, 0
+        buffer, at = buffer[at:] + text.decode(piece, final=at_end), 0
 
 
 class Row:

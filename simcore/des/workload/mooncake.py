@@ -9,15 +9,16 @@ last block may be partial). Optional: `delay` (ms of think time), `session_id`, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from simcore.des.workload.batch import Batch, BatchBuilder
-from simcore.des.workload.lines import Row, array_values, lines, open_text, parse
+from simcore.des.workload.lines import Row, array_values, lines, open_text, parse, pieces
 from simcore.des.workload.synthetic import BATCH_REQUESTS, MAX_DURATION_S
 from simcore.errors import FormatError
 
@@ -33,10 +34,10 @@ _LINKED: Final = re.compile(rb'"(session_id|wait_for|joins|prefix_of)"')
 def is_array(path: Path) -> bool:
     """Whether the file's first character opens a JSON array."""
     with open_text(path) as stream:
-        return stream.read(1 << 12).lstrip()[:1] == b"["
+        return next(pieces(stream, str(path), 1 << 12), b"").lstrip()[:1] == b"["
 
 
-def rows(path: Path) -> Iterator[Row]:
+def rows(path: Path) -> Generator[Row, None, None]:
     """The trace's records in order. Raises FormatError."""
     where = str(path)
     with open_text(path) as stream:
@@ -51,33 +52,30 @@ def rows(path: Path) -> Iterator[Row]:
 
 def is_linked(path: Path) -> bool:
     """Whether any record refers to another, so that the trace must be read whole."""
-
-    def found(stream: IO[bytes]) -> bool:
-        tail = b""
-        while piece := stream.read(1 << 20):
+    tail = b""
+    with open_text(path) as stream:
+        for piece in pieces(stream, str(path)):
             if _LINKED.search(tail + piece):
                 return True
             tail = piece[-16:]
-        return False
-
-    with open_text(path) as stream:
-        return found(stream)
+    return False
 
 
 def infer_block_tokens(path: Path) -> int:
     """Tokens per hash block from the first records' lengths; 0 if they have no hash ids. Raises FormatError."""
     sizes = list(BLOCK_SIZES)
     seen = 0
-    for row in rows(path):
-        if not row.has("hash_ids") or row.has("prefix_of"):
-            continue
-        prompt, blocks = row.integer("input_length", 1, MAX_TOKENS), len(row.integers("hash_ids"))
-        sizes = [size for size in sizes if prompt // size <= blocks <= -(-prompt // size)]
-        seen += 1
-        if not sizes:
-            raise row.fail("hash_ids", "have one id per block of input_length", f"{blocks} ids for {prompt} tokens")
-        if seen == INFER_FROM:
-            break
+    with closing(rows(path)) as records:
+        for row in records:
+            if not row.has("hash_ids") or row.has("prefix_of"):
+                continue
+            prompt, blocks = row.integer("input_length", 1, MAX_TOKENS), len(row.integers("hash_ids"))
+            sizes = [size for size in sizes if prompt // size <= blocks <= -(-prompt // size)]
+            seen += 1
+            if not sizes:
+                raise row.fail("hash_ids", "have one id per block of input_length", f"{blocks} ids for {prompt} tokens")
+            if seen == INFER_FROM:
+                break
     return sizes[0] if seen else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 
@@ -59,7 +60,8 @@ def open_trace(
     if trace_format is TraceFormat.AGENTIC:
         block = block_tokens
         if block == 0:
-            first = next(agentic.session_rows(path), None)
+            with closing(agentic.session_rows(path)) as sessions:
+                first = next(sessions, None)
             if first is None:
                 raise FormatError(str(path), None, "trace", str(path), "hold at least one session")
             block = first.integer("block_size", 1, 1 << 16)

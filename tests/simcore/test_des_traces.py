@@ -1,0 +1,334 @@
+"""Traces: what each format means, and that bad ones are refused with line and reason before they can do harm."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simcore.des.config import Admission, Deployment, Pool, Routing
+from simcore.des.kernel import fields as f
+from simcore.des.kernel import loop
+from simcore.des.result import Record
+from simcore.des.simulate import simulate
+from simcore.des.workload import lines as lines_module
+from simcore.des.workload.batch import Batch
+from simcore.des.workload.trace import TraceFormat, detect, open_trace
+from simcore.errors import FormatError
+from tests.reference.des_simple import colocated, flat_table, scheduler
+
+TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
+
+
+def _write(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def _record(at: float, tokens: float, output: int, ids: list[Any], **more: Any) -> dict[str, Any]:
+    return {"timestamp": at, "input_length": tokens, "output_length": output, "hash_ids": ids, **more}
+
+
+def _batches(path: Path, **options: Any) -> list[Batch]:
+    return list(open_trace(path, **options).batches(np.random.SeedSequence(0)))
+
+
+# meaning --------------------------------------------------------------------------------------------------------------
+def test_mooncake_lines_array_and_gzip_are_the_same(tmp_path: Path) -> None:
+    rows = [_record(0, 1100, 5, [1, 2, 3]), _record(1500, 600, 7, [1, 4])]
+    plain = _write(tmp_path / "a.jsonl", *rows)
+    array = tmp_path / "b.json"
+    array.write_text(json.dumps(rows, indent=1))
+    packed = tmp_path / "c.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    found = [_batches(path) for path in (plain, array, packed)]
+    for batches in found:
+        assert len(batches) == 1
+        columns = batches[0].columns
+        assert columns[:, loop.LOAD_PROMPT].tolist() == [1100, 600]
+        assert columns[:, loop.LOAD_OUTPUT].tolist() == [5, 7]
+        assert columns[:, loop.LOAD_TIMESTAMP].tolist() == [0, 1500 * 10**9]
+        assert columns[:, loop.LOAD_BLOCKS].tolist() == [3, 2]
+        np.testing.assert_array_equal(batches[0].arena, found[0][0].arena)
+    assert open_trace(plain).block_tokens == 512
+
+
+@pytest.mark.parametrize(("tokens", "blocks", "size"), [(1100, 3, 512), (1100, 17, 64), (1100, 18, 64), (1100, 69, 16)])
+def test_block_size_is_inferred(tmp_path: Path, tokens: int, blocks: int, size: int) -> None:
+    path = _write(tmp_path / "t.jsonl", *[_record(0, tokens, 1, list(range(blocks)))] * 3)
+    assert open_trace(path).block_tokens == size
+
+
+def _finishes(path: Path) -> dict[int, tuple[int, int]]:
+    """Arrival and last token in ms by record; every request takes 10 ms, one at a time per rank is no limit."""
+    table = flat_table(64, decode_ms=1, prefill_ms=10)
+    records = simulate(colocated(table, scheduler(prefix_caching=True)), open_trace(path)).records
+    assert records is not None
+    return {
+        int(index): (int(arrival) // 10**6, int(finish) // 10**6)
+        for index, arrival, finish in zip(records.index, records.arrival_ns, records.finish_ns, strict=True)
+    }
+
+
+def test_sessions_wait_think_and_join(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path / "t.jsonl",
+        _record(0, 16, 1, [1], id="a", session_id="s"),
+        _record(0, 16, 1, [2], session_id="s", delay=100, id="b"),  # after a, 100 ms of thinking
+        _record(0, 16, 1, [3], wait_for="a", delay=500, id="c"),  # a sub-agent
+        {"input_length": 16, "output_length": 1, "hash_ids": [4], "joins": ["b", "c"], "id": "d", "delay": 1},
+        _record(900, 16, 1, [5], id="e"),
+    )
+    found = _finishes(path)
+    assert found[0] == (0, 10)
+    assert found[1] == (110, 120)
+    assert found[2] == (510, 520)
+    assert found[3] == (521, 531)  # waits for both
+    assert found[4] == (900, 910)
+
+
+def test_compact_form_reuses_leading_blocks(tmp_path: Path) -> None:
+    whole = _write(
+        tmp_path / "whole.jsonl",
+        _record(0, 2048, 1, [1, 2, 3, 4], id="a"),
+        _record(1000, 2048, 1, [1, 2, 3, 9], id="b", wait_for="a"),
+        _record(2000, 2560, 1, [1, 2, 3, 9, 8], id="c", wait_for="b"),
+    )
+    compact = _write(
+        tmp_path / "compact.jsonl",
+        _record(0, 2048, 1, [1, 2, 3, 4], id="a"),
+        _record(1000, 2048, 1, [9], id="b", wait_for="a", prefix_of="a", prefix_blocks=3),
+        _record(2000, 2560, 1, [8], id="c", wait_for="b", prefix_of="b", prefix_blocks=4),
+    )
+    rules = scheduler(prefix_caching=True)
+    hits = []
+    for path in (whole, compact):
+        records = simulate(colocated(flat_table(64, decode_ms=1), rules), open_trace(path)).records
+        assert records is not None
+        hits.append(records.hit_blocks.tolist())
+    assert hits == [[0, 3, 4]] * 2
+
+
+def test_azure_times_are_relative(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-12-31 23:59:59.5000000,10,2\n2024-01-01 00:00:01.2500000,20,3\n"
+        "2024-03-01 00:00:00,7,1\n"
+    )
+    columns = np.concatenate([batch.columns for batch in _batches(path)])
+    days_ps = 60 * 86_400 * 10**12  # January and February of a leap year
+    assert columns[:, loop.LOAD_TIMESTAMP].tolist() == [0, 1_750_000_000_000, days_ps + 500_000_000_000]
+    assert columns[:, loop.LOAD_PROMPT].tolist() == [10, 20, 7]
+
+
+def _session(*requests: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "s", "block_size": 64, "requests": list(requests), **more}
+
+
+def test_agentic_full_and_compact_forms_agree(tmp_path: Path) -> None:
+    def turn(t: float, tokens: int, **more: Any) -> dict[str, Any]:
+        return {"t": t, "in": tokens, "out": 2, "think_time": 3.0, "api_time": 1.0, **more}
+
+    nested = {"type": "subagent", "t": 5.0, "requests": [turn(0, 130, hash_ids=[7, 8])]}
+    compact_nested = {"type": "subagent", "t": 5.0, "requests": [turn(0, 130, ref=-1, n=0, tail=[[7, 2]])]}
+    full = _write(
+        tmp_path / "full.jsonl",
+        _session(turn(0, 200, hash_ids=[1, 2, 3]), nested, turn(9, 330, hash_ids=[1, 2, 3, 4, 5])),
+    )
+    compact = _write(
+        tmp_path / "compact.jsonl",
+        _session(turn(0, 200, ref=-1, n=0, tail=[[1, 3]]), compact_nested, turn(9, 330, ref=0, n=3, tail=[[4, 2]])),
+    )
+    found = []
+    for path in (full, compact):
+        assert detect(path) is TraceFormat.AGENTIC
+        result = simulate(
+            colocated(flat_table(64, decode_ms=1), scheduler(prefix_caching=True)), open_trace(path, clients=1)
+        )
+        assert result.records is not None
+        found.append((result.records.arrival_ns.tolist(), result.records.hit_blocks.tolist()))
+    assert found[0] == found[1]
+    # the answer is out at 1 ms; the sub-agent starts 5 - (0 + 1) s later, the next turn after 3 s of thinking
+    assert found[0][0] == [0, 3_001_000_000, 4_001_000_000]
+    assert found[0][1] == [0, 3, 0]
+
+
+def test_equal_ids_of_two_sessions_are_different_blocks(tmp_path: Path) -> None:
+    turn = {"t": 0.0, "in": 128, "out": 1, "hash_ids": [1, 2]}
+    path = _write(tmp_path / "t.jsonl", _session(turn), {**_session(turn), "id": "other"})
+    deployment = colocated(flat_table(64, decode_ms=1), scheduler(prefix_caching=True))
+    assert simulate(deployment, open_trace(path, clients=1)).block_hit_rate == 0.0
+    shared = _write(tmp_path / "u.jsonl", _session(turn, scope="global"), {**_session(turn, scope="global"), "id": "o"})
+    assert simulate(deployment, open_trace(shared, clients=1)).block_hit_rate == 0.5
+
+
+# refusals -------------------------------------------------------------------------------------------------------------
+BAD_MOONCAKE = {
+    "cycle": ([_record(0, 16, 1, [1], id="a", wait_for="b"), _record(0, 16, 1, [1], id="b", wait_for="a")], 1, "cycle"),
+    "waits for itself": ([_record(0, 16, 1, [1], id="a", wait_for="a")], 1, "cycle"),
+    "missing hash": ([_record(0, 1024, 1, [1, 2]), _record(0, 1024, 1, [1])], 2, "hash_ids"),
+    "no hash": (
+        [_record(0, 1024, 1, [1, 2]), {"timestamp": 1, "input_length": 9, "output_length": 1}],
+        2,
+        "every record",
+    ),
+    "negative time": ([_record(-1, 512, 1, [1])], 1, "negative"),
+    "back in time": ([_record(5, 512, 1, [1]), _record(4, 512, 1, [1])], 2, "back in time"),
+    "too late": ([_record(1e13, 512, 1, [1])], 1, "at most"),
+    "fraction of a token": ([_record(0, 511.5, 1, [1])], 1, "whole number"),
+    "boolean": ([_record(0, 512, True, [1])], 1, "whole number"),
+    "string id": ([_record(0, 512, 1, ["x"])], 1, "hash_ids"),
+    "huge length": ([_record(0, 1 << 40, 1, [1])], 1, "input_length"),
+    "unknown prefix": ([_record(0, 512, 1, [1], prefix_of="q", prefix_blocks=1)], 1, "earlier record"),
+    "prefix too long": (
+        [_record(0, 512, 1, [1], id="a"), _record(0, 1536, 1, [1], prefix_of="a", prefix_blocks=2)],
+        2,
+        "prefix_blocks",
+    ),
+    "twice the same id": (
+        [_record(0, 512, 1, [1], id="a"), _record(0, 512, 1, [1], id="a", wait_for="a")],
+        2,
+        "unique",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MOONCAKE)
+def test_bad_mooncake_records(tmp_path: Path, name: str) -> None:
+    records, line, words = BAD_MOONCAKE[name]
+    path = _write(tmp_path / "bad.jsonl", *records)
+    with pytest.raises(FormatError, match=words) as caught:
+        _batches(path, trace_format=TraceFormat.MOONCAKE)
+    assert caught.value.line == line
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}\n{"timestamp": 0, "inp', 2),
+        ('[{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]},\n {"timest', 2),
+        ('[{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}', 1),
+        ('{"timestamp": NaN, "input_length": 512, "output_length": 1, "hash_ids": [1]}\n', 1),
+        ('{"timestamp": 1e999, "input_length": 512, "output_length": 1, "hash_ids": [1]}\n', 1),
+        ('{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": ' + "[" * 100_000 + "\n", 1),
+    ],
+)
+def test_truncated_and_broken_json(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text)
+    with pytest.raises(FormatError) as caught:
+        _batches(path, trace_format=TraceFormat.MOONCAKE)
+    assert caught.value.line == line
+
+
+def test_a_line_without_end_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A 10 GB line costs a capped read, not memory; the cap is lowered here, and the file is sparse."""
+    monkeypatch.setattr(lines_module, "MAX_RECORD_BYTES", 1 << 16)
+    path = tmp_path / "long.jsonl"
+    with path.open("wb") as stream:
+        stream.write(b'{"timestamp": 0, "input_length": 512, "hash_ids": [')
+        stream.truncate(10 << 30)
+    with pytest.raises(FormatError, match="MiB long") as caught:
+        open_trace(path, TraceFormat.MOONCAKE)
+    assert caught.value.line == 1
+
+
+def test_damaged_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl.gz"
+    row = json.dumps(_record(0, 512, 1, [1])).encode() + b"\n"
+    path.write_bytes(gzip.compress(row * 5000)[:-40])
+    with pytest.raises(FormatError, match="damaged"):
+        _batches(path, trace_format=TraceFormat.MOONCAKE)
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "words"),
+    [
+        ("TIMESTAMP,Context\n", 1, "ContextTokens"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", 2, "UTC time"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-13-01 00:00:00,1,1\n", 2, "UTC time"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 00:00:00,-4,1\n", 2, "whole number"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 00:00:00,4\n", 2, "three columns"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 00:00:01,4,1\n2023-11-16 00:00:00,4,1\n",
+            3,
+            "back in time",
+        ),
+    ],
+)
+def test_bad_azure_rows(tmp_path: Path, rows: str, line: int, words: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(rows)
+    with pytest.raises(FormatError, match=words) as caught:
+        _batches(path, trace_format=TraceFormat.AZURE)
+    assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    ("requests", "words"),
+    [
+        ([{"t": 0, "in": 64, "out": 1, "ref": 3, "n": 0, "tail": [[1, 1]]}], "earlier request"),
+        ([{"t": 0, "in": 64, "out": 1, "ref": -1, "n": 2, "tail": [[1, 1]]}], "`n`"),
+        ([{"t": 0, "in": 64, "out": 1, "ref": -1, "n": 0, "tail": [[1, 1 << 40]]}], "runs"),
+        ([{"t": 0, "in": 6400, "out": 1, "ref": -1, "n": 0, "tail": [[1, 1]]}], "one block per"),
+        ([{"t": -2, "in": 64, "out": 1, "hash_ids": [1]}], "negative"),
+        (
+            [{"t": 5, "in": 64, "out": 1, "hash_ids": [1]}, {"t": 4, "in": 64, "out": 1, "hash_ids": [1]}],
+            "back in time",
+        ),
+        ([{"t": 0, "in": 64, "out": 1}], "hash_ids"),
+        ("none", "list"),
+    ],
+)
+def test_bad_sessions(tmp_path: Path, requests: Any, words: str) -> None:
+    good = _session({"t": 0, "in": 64, "out": 1, "hash_ids": [1]})
+    path = _write(tmp_path / "bad.jsonl", good, {**good, "requests": requests})
+    with pytest.raises(FormatError, match=words) as caught:
+        _batches(path, trace_format=TraceFormat.AGENTIC)
+    assert caught.value.line == 2
+
+
+def test_unknown_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("hello\n")
+    with pytest.raises(FormatError, match="Mooncake"):
+        open_trace(path)
+    with pytest.raises(FormatError, match="readable"):
+        open_trace(tmp_path / "missing.jsonl")
+
+
+# the stored traces ----------------------------------------------------------------------------------------------------
+def test_all_coding_sessions_replay() -> None:
+    """710 sessions, 49,334 requests; with a cache for everything, reuse equals a count without any simulator."""
+    path = TRACES / "agentic_weka_cc" / "agentic_cc_traces_compact.jsonl.gz"
+    if not path.is_file():
+        pytest.skip("the agentic traces are not here")
+    found = asked = 0
+    with gzip.open(path, "rt") as stream:
+        for line in stream:
+            paths: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+            for item in json.loads(line)["requests"]:
+                for request in item.get("requests", [item]):
+                    head = [paths[request["ref"]][: request["n"]]] if request["ref"] >= 0 else []
+                    paths.append(np.concatenate(head + [np.arange(a, a + count) for a, count in request["tail"]]))
+            depth_of = np.full(1 + max(int(row.max(initial=0)) for row in paths), -1)  # where an id was seen
+            for row in paths:
+                fits = depth_of[row] == np.arange(len(row))
+                found += len(row) if fits.all() else int(np.argmin(fits))
+                asked += len(row)
+                depth_of[row] = np.arange(len(row))
+    rules = scheduler(
+        prefix_caching=True, kv_pool_tokens=1 << 33, block_tokens=64, admission=Admission.FIFO, max_running_requests=64
+    )
+    pool = Pool(flat_table(64, decode_ms=0.001, token_us=0.0001), rules)
+    result = simulate(
+        Deployment(pool, routing=Routing.LEAST_LOADED), open_trace(path, clients=8), record=Record.SUMMARY
+    )
+    assert result.completed_count == 49_334
+    assert result.block_hit_rate == pytest.approx(found / asked, abs=1e-3)  # sub-agents may run before or after a turn
+    assert f.A_FIELDS == 4
