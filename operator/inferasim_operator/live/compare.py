@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from inferasim_operator.live.window import Window
@@ -32,6 +33,9 @@ class Promise:
     """None = no speculation."""
 
 
+QUANTILES: Final = (0.5, 0.9, 0.99)
+
+
 @dataclass(frozen=True)
 class Figure:
     """One figure: what was promised, what is seen, and (seen - promised) / promised."""
@@ -47,9 +51,16 @@ class Comparison:
 
     figures: dict[str, Figure]
     reasons: tuple[str, ...]
-    """Why the load is not the predicted one; then `figures` is empty."""
+    """Why the load is not the predicted one; then there is no figure of any kind."""
     missing: tuple[str, ...] = ()
     """Figures that the targets do not say."""
+    seen: dict[str, float] = field(default_factory=dict)
+    """Observed figures that nothing was predicted for: `kvUse`, `prefixHit`, `acceptanceLength`."""
+    quantiles: dict[tuple[str, float], tuple[float, float]] = field(default_factory=dict)
+    """By figure and share, the bucket that holds the quantile: a histogram knows no point."""
+    replicas_count: int = 0
+    """Replicas that were observed (case D04); 0 = not known."""
+    requests_count: float = 0.0
 
 
 def expected_hit_frac(*, prompt_tokens: float, shared_prefix_tokens: int, block_tokens: int) -> float:
@@ -57,14 +68,20 @@ def expected_hit_frac(*, prompt_tokens: float, shared_prefix_tokens: int, block_
     return shared_prefix_tokens // block_tokens * block_tokens / prompt_tokens
 
 
-def compare(promise: Promise, seen: Window, latency: Window | None = None) -> Comparison:
-    """`seen` is all engines of the deployment; `latency` where latency is measured elsewhere (the EPP), else `seen`."""
+def compare(
+    promise: Promise, seen: Window, latency: Window | None = None, *, gpus_count: int | None = None
+) -> Comparison:
+    """`seen` is all engines of the deployment; `latency` where latency is measured elsewhere (the EPP), else `seen`.
+
+    `gpus_count` is what the observed replicas hold, where that is not replicas times GPUs per replica.
+    """
     clock = latency if latency is not None else seen
+    requests_count = clock.requests_count() or 0.0
     reasons = incomparable(promise, seen, clock)
     if reasons:
-        return Comparison({}, reasons)
+        return Comparison({}, reasons, replicas_count=seen.targets_count, requests_count=requests_count)
     throughput = seen.generated_tokens_per_s()
-    gpus_count = promise.gpus_per_replica_count * seen.targets_count
+    gpus_count = gpus_count or promise.gpus_per_replica_count * seen.targets_count
     observed = {
         "ttft": (promise.ttft_s, clock.mean("ttft")),
         "tpot": (promise.tpot_s, clock.mean("tpot")),
@@ -73,37 +90,78 @@ def compare(promise: Promise, seen: Window, latency: Window | None = None) -> Co
     figures = {
         name: Figure(predicted, value, value / predicted - 1)
         for name, (predicted, value) in observed.items()
-        if value is not None
+        if value is not None and predicted > 0
     }
-    return Comparison(figures, (), tuple(name for name in observed if name not in figures))
+    others = {
+        "kvUse": seen.gauges.get("kvUse"),
+        "prefixHit": seen.prefix_hit_frac(),
+        "acceptanceLength": seen.acceptance_length_tokens(),
+    }
+    return Comparison(
+        figures,
+        (),
+        tuple(name for name in observed if name not in figures),
+        {name: value for name, value in others.items() if value is not None},
+        _quantiles(clock),
+        seen.targets_count,
+        requests_count,
+    )
+
+
+def exceeded(comparison: Comparison, tolerance_frac: Mapping[str, float]) -> tuple[str, ...]:
+    """The figures that are further from their prediction than is tolerated."""
+    return tuple(
+        name
+        for name, limit_frac in tolerance_frac.items()
+        if name in comparison.figures and abs(comparison.figures[name].error_ratio) > limit_frac
+    )
+
+
+def _quantiles(clock: Window) -> dict[tuple[str, float], tuple[float, float]]:
+    found = {}
+    for name in ("ttft", "tpot"):
+        for share_frac in QUANTILES:
+            ends = clock.histograms[name].quantile_interval(share_frac) if name in clock.histograms else None
+            if ends is not None:
+                found[name, share_frac] = ends
+    return found
 
 
 def incomparable(promise: Promise, seen: Window, clock: Window) -> tuple[str, ...]:
-    """Every way in which the load differs from the predicted one."""
+    """Every way in which the load differs from the predicted one; what cannot be told counts as different."""
     requests_count = clock.requests_count()
     if requests_count is None:
         return ("the targets do not say how many requests they served",)
     if requests_count < MIN_REQUESTS:
         return (f"{requests_count:.0f} requests in the window, at least {MIN_REQUESTS} are needed",)
-    reasons = [
-        _off("mean prompt length", clock.mean("promptLength"), promise.prompt_tokens, LENGTH_TOLERANCE_FRAC),
-        _off("mean output length", clock.mean("outputLength"), promise.output_tokens, LENGTH_TOLERANCE_FRAC),
-    ]
+    if seen.is_restarted or clock.is_restarted:
+        return ("an engine was restarted within the window",)
     in_flight = _in_flight(seen)
     per_replica = None if in_flight is None else in_flight / seen.targets_count
-    reasons.append(
-        _off("requests in flight per replica", per_replica, promise.concurrency_per_replica, CONCURRENCY_TOLERANCE_FRAC)
-    )
-    reasons.append(_unsteady(clock, in_flight))
-    reasons.append(_prefix(promise, seen))
-    reasons.append(_acceptance(promise, seen))
+    reasons = [
+        _off("mean prompt length", clock.prompt_tokens(), promise.prompt_tokens, LENGTH_TOLERANCE_FRAC),
+        _off("mean output length", clock.output_tokens(), promise.output_tokens, LENGTH_TOLERANCE_FRAC),
+        _off(
+            "requests in flight per replica", per_replica, promise.concurrency_per_replica, CONCURRENCY_TOLERANCE_FRAC
+        ),
+        _unsteady(clock, in_flight),
+        _prefix(promise, seen),
+        _acceptance(promise, seen),
+    ]
     return tuple(reason for reason in reasons if reason)
 
 
 def _off(name: str, observed: float | None, wanted: float, tolerance_frac: float) -> str:
-    if observed is None or abs(observed - wanted) <= tolerance_frac * wanted:
+    if observed is None:
+        return f"the targets do not say the {name}"
+    if abs(observed - wanted) <= tolerance_frac * wanted:
         return ""
-    return f"{name} is {observed:.4g}, predicted for {wanted:.4g}"
+    return f"{name} is {_told(observed)}, predicted for {wanted:.4g}"
+
+
+def _told(value: float) -> str:
+    """Three digits: a reason that is written down must not change with every scrape."""
+    return f"{float(f'{value:.3g}'):.12g}"
 
 
 def _in_flight(seen: Window) -> float | None:
@@ -120,7 +178,7 @@ def _unsteady(clock: Window, in_flight: float | None) -> str:
     expected = requests_count / clock.duration_s * mean_s
     if abs(expected - in_flight) <= LITTLE_TOLERANCE_FRAC * max(expected, in_flight):
         return ""
-    return f"not steady: {in_flight:.4g} requests in flight, rate x latency says {expected:.4g}"
+    return f"not steady: {_told(in_flight)} requests in flight, rate x latency says {_told(expected)}"
 
 
 def _prefix(promise: Promise, seen: Window) -> str:
@@ -129,16 +187,15 @@ def _prefix(promise: Promise, seen: Window) -> str:
         shared_prefix_tokens=promise.shared_prefix_tokens,
         block_tokens=promise.block_tokens,
     )
-    observed = seen.prefix_hit_frac()
-    if observed is None:
-        observed = 0.0
+    # Engines without a prefix cache do not count what it would have held.
+    observed = seen.prefix_hit_frac() or 0.0
     if abs(observed - expected) <= SHARE_TOLERANCE_FRAC:
         return ""
-    return f"{observed:.1%} of prompt tokens were in the prefix cache, predicted for {expected:.1%}"
+    return f"{observed:.0%} of prompt tokens were in the prefix cache, predicted for {expected:.0%}"
 
 
 def _acceptance(promise: Promise, seen: Window) -> str:
     wanted, observed = promise.acceptance_length_tokens, seen.acceptance_length_tokens()
     if wanted is None:
-        return "" if observed is None else f"speculation is on (acceptance length {observed:.3g}), predicted without"
+        return "" if observed is None else f"speculation is on (acceptance length {_told(observed)}), predicted without"
     return _off("acceptance length", observed, wanted, LENGTH_TOLERANCE_FRAC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Final
@@ -17,6 +17,10 @@ from simcore.errors import FormatError
 MAX_BYTES: Final = 8 << 20
 SHARES: Final = frozenset({"kvUse", "acceptanceLength"})
 """Gauges that are means over the series of a target; other gauges add up."""
+
+
+Sample = tuple[Mapping[str, str], float]
+"""Labels and value."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,18 @@ def parse_scrape(text: str, source: str, at_s: float) -> Scrape:
     """A scrape in the Prometheus text format, which is parsed as hostile. Raises FormatError."""
     if len(text) > MAX_BYTES:
         raise FormatError("scrape", None, "text", len(text), f"be at most {MAX_BYTES} characters")
-    samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    samples: dict[str, list[Sample]] = {}
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 samples.setdefault(sample.name, []).append((sample.labels, float(sample.value)))
     except (ValueError, KeyError, IndexError) as error:
         raise FormatError("scrape", None, "text", text[:40], "be in the Prometheus text format") from error
+    return scrape_of(samples, source, at_s)
+
+
+def scrape_of(samples: Mapping[str, Sequence[Sample]], source: str, at_s: float) -> Scrape:
+    """The quantities of `source` in samples by metric name; series of one name add up, shares are averaged."""
     histograms: dict[str, Histogram] = {}
     numbers: dict[str, float] = {}
     for quantity, names in metric_names(source).items():
@@ -92,9 +101,14 @@ def parse_scrape(text: str, source: str, at_s: float) -> Scrape:
     return Scrape(at_s, histograms, numbers)
 
 
-def _histogram(
-    buckets: Iterable[tuple[Mapping[str, str], float]], sums: Iterable[tuple[Mapping[str, str], float]]
-) -> Histogram | None:
+def series_names(source: str) -> tuple[str, ...]:
+    """Every metric name that a page of `source` may carry a quantity under, as Prometheus stores it, sorted."""
+    names = {name for quantity in metric_names(source).values() for name in quantity}
+    histograms = {f"{name}{end}" for name in names if not name.endswith("_total") for end in ("_bucket", "_sum")}
+    return tuple(sorted(names | histograms))
+
+
+def _histogram(buckets: Iterable[Sample], sums: Iterable[Sample]) -> Histogram | None:
     counts: dict[float, float] = {}
     for labels, value in buckets:
         try:
