@@ -1,0 +1,141 @@
+"""The mix over a fleet: slots (a model in a latency tier) with demand, options for each, one GPU budget (paper 4.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simcore.errors import InputError
+from simcore.search.plan import Answer
+from simcore.search.tiers import TierChoice
+
+MAX_SLOTS = 512
+MAX_OPTIONS = 64
+"""Of one slot."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One engine replica that keeps the tier's limits, at the load it was predicted for."""
+
+    label: str
+    """Unique within the slot."""
+    gpus_count: int
+    capacity_tokens_per_s: float
+    """Output tokens of one replica within the tier's limits."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.gpus_count, int) or self.gpus_count < 1:
+            raise InputError("options.gpus", self.gpus_count, "be a positive whole number")
+        if not (math.isfinite(self.capacity_tokens_per_s) and self.capacity_tokens_per_s > 0):
+            raise InputError("options.tokensPerSecond", self.capacity_tokens_per_s, "be positive")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One model in one tier. One option is chosen for it; options are listed the preferred first."""
+
+    model: str
+    tier: str
+    demand_tokens_per_s: float
+    options: tuple[Option, ...]
+    """Empty where no configuration keeps the tier's limits: the demand then stays unserved."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.demand_tokens_per_s) and self.demand_tokens_per_s >= 0):
+            raise InputError("demand.tokensPerSecond", self.demand_tokens_per_s, "be 0 or more")
+        labels = [option.label for option in self.options]
+        if len(set(labels)) != len(labels) or len(labels) > MAX_OPTIONS:
+            raise InputError("options", labels[:8], f"be at most {MAX_OPTIONS} and have labels of their own")
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.model, self.tier
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All slots and the GPUs they share."""
+
+    slots: tuple[Slot, ...]
+    gpu_budget_count: int
+
+    def __post_init__(self) -> None:
+        keys = [slot.key for slot in self.slots]
+        if len(set(keys)) != len(keys) or not 1 <= len(keys) <= MAX_SLOTS:
+            raise InputError("slots", keys[:8], f"be 1 to {MAX_SLOTS}, each model and tier once")
+        if not isinstance(self.gpu_budget_count, int) or self.gpu_budget_count < 0:
+            raise InputError("gpuBudget", self.gpu_budget_count, "be a whole number of at least 0")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a slot gets."""
+
+    slot: Slot
+    option: Option | None
+    """None = nothing of this slot is served."""
+    replicas_count: int
+
+    @property
+    def gpus_count(self) -> int:
+        return self.option.gpus_count * self.replicas_count if self.option else 0
+
+    @property
+    def served_tokens_per_s(self) -> float:
+        """Never more than the demand."""
+        capacity = self.option.capacity_tokens_per_s * self.replicas_count if self.option else 0.0
+        return min(self.slot.demand_tokens_per_s, capacity)
+
+    @property
+    def unserved_tokens_per_s(self) -> float:
+        return self.slot.demand_tokens_per_s - self.served_tokens_per_s
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The answer: the most demand that the budget serves, with the fewest GPUs that serve it."""
+
+    allocations: tuple[Allocation, ...]
+    """One per slot, by model and tier."""
+    bound_tokens_per_s: float
+    """Demand that the linear relaxation serves: no mix serves more."""
+
+    @property
+    def gpus_count(self) -> int:
+        return sum(allocation.gpus_count for allocation in self.allocations)
+
+    @property
+    def served_tokens_per_s(self) -> float:
+        return sum(allocation.served_tokens_per_s for allocation in self.allocations)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all demand is served."""
+        return all(item.unserved_tokens_per_s <= 1e-9 * item.slot.demand_tokens_per_s for item in self.allocations)
+
+    def binding(self, fleet: Fleet) -> dict[tuple[str, str], str]:
+        """Why demand stays unserved, by slot: no configuration keeps the tier, or the GPU budget."""
+        found = {}
+        for item in self.allocations:
+            if item.unserved_tokens_per_s > 1e-9 * item.slot.demand_tokens_per_s:
+                found[item.slot.key] = (
+                    "tier: no configuration keeps its limits"
+                    if not item.slot.options
+                    else f"gpu-budget: {self.gpus_count} of {fleet.gpu_budget_count} GPUs are in use; "
+                    f"{item.unserved_tokens_per_s:.0f} tokens/s stay unserved"
+                )
+        return found
+
+
+def options_of(answer: Answer, choice: TierChoice) -> tuple[Option, ...]:
+    """The chosen configuration and the short list of one tier as options, the chosen one first."""
+    indexes: Sequence[int] = () if choice.chosen is None else (choice.chosen, *choice.short_list)
+    found: dict[str, Option] = {}
+    for index in indexes:
+        candidate = answer.candidates[index]
+        shape, prediction = candidate.shape, candidate.prediction
+        label = f"{shape.option.engine.value} {shape.layout.label()} at {prediction.concurrency} clients"
+        found.setdefault(label, Option(label, shape.gpus_count, prediction.throughput_tokens_per_s))
+    return tuple(found.values())
