@@ -13,6 +13,8 @@ from simcore.search.tiers import TierChoice
 MAX_SLOTS = 512
 MAX_OPTIONS = 64
 """Of one slot."""
+SERVED_TOLERANCE = 2e-6
+"""Share of a demand that may be missing: the solver keeps its constraints to 1e-6."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,11 @@ class Allocation:
     def unserved_tokens_per_s(self) -> float:
         return self.slot.demand_tokens_per_s - self.served_tokens_per_s
 
+    @property
+    def is_served(self) -> bool:
+        """Whether the demand is served, to the solver's tolerance."""
+        return self.unserved_tokens_per_s <= SERVED_TOLERANCE * self.slot.demand_tokens_per_s
+
 
 @dataclass(frozen=True)
 class Mix:
@@ -113,13 +120,13 @@ class Mix:
     @property
     def is_complete(self) -> bool:
         """Whether all demand is served."""
-        return all(item.unserved_tokens_per_s <= 1e-9 * item.slot.demand_tokens_per_s for item in self.allocations)
+        return all(item.is_served for item in self.allocations)
 
     def binding(self, fleet: Fleet) -> dict[tuple[str, str], str]:
         """Why demand stays unserved, by slot: no configuration keeps the tier, or the GPU budget."""
         found = {}
         for item in self.allocations:
-            if item.unserved_tokens_per_s > 1e-9 * item.slot.demand_tokens_per_s:
+            if not item.is_served:
                 found[item.slot.key] = (
                     "tier: no configuration keeps its limits"
                     if not item.slot.options

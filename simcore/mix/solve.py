@@ -61,7 +61,12 @@ def plan_mix(fleet: Fleet) -> Mix:
     relaxed = _solve(-served, rules, variables, integral=False)
     best = _solve(-served, rules, variables)
     most = float(served @ best)
-    rules.append(LinearConstraint(served[None, :], most - TOLERANCE, np.inf))
+    if most >= 1.0 - TOLERANCE:
+        # All of it: then of every slot, so that no small slot is given up within the tolerance of the whole.
+        whole = np.eye(size)[2 * pairs :][variables.demand > 0]
+        rules.append(LinearConstraint(whole, 1.0, np.inf))
+    else:
+        rules.append(LinearConstraint(served[None, :], most - TOLERANCE, np.inf))
     best = _solve(gpus, rules, variables)
     fewest = round(float(gpus @ best))
     rules.append(LinearConstraint(gpus[None, :], -np.inf, fewest))
