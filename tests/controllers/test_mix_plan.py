@@ -152,12 +152,6 @@ def test_git_says_what_it_does() -> None:
     assert conditions(plan(observed(raw), NOW))["Delivered"] == ("False", "Delivering")
 
 
-def test_figures_that_are_not_collected_are_said() -> None:
-    result = plan(observed(raw_mix(observation={"windowSeconds": 300}, tolerance={"ttftPermille": 200})), NOW)
-    assert conditions(result)["Reporting"] == ("False", Reason.NOT_COLLECTED)
-    assert "Reporting" not in conditions(plan(observed(raw_mix()), NOW))
-
-
 def test_a_message_in_the_repository_says_why() -> None:
     raw = planned_mix()
     mix = DeploymentMix.model_validate(raw)

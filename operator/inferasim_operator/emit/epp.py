@@ -9,6 +9,7 @@ from inferasim_operator.emit.objects import Manifest, metadata, selector
 from inferasim_operator.emit.pod import check_image
 from inferasim_operator.emit.sglang_router import pod_reader
 from inferasim_operator.emit.target import Deployment, Target
+from inferasim_operator.emit.workloads import SCRAPE_INTERVAL
 from inferasim_operator.engine import names
 from simcore.cards.layout import Engine
 from simcore.errors import InputError
@@ -17,14 +18,15 @@ EXT_PROC_PORT: Final = 9002
 HEALTH_PORT: Final = 9003
 METRICS_PORT: Final = 9090
 _CONFIG_KEY: Final = "epp-config.yaml"
-_EPP: Final = "epp"
+POOL_VALUE: Final = "epp"
+"""Of the pool label on the picker's objects."""
 # The longest grace period of the pods in the pool (llm-d-router chart).
 _GRACE_S: Final = 130
 
 
 def epp_name(target: Target, deployment: Deployment) -> str:
     """The name of the picker's Deployment, Service, account and ConfigMap."""
-    return names.object_name(f"{target.mix}-{deployment.name}", _EPP)
+    return names.object_name(f"{target.mix}-{deployment.name}", POOL_VALUE)
 
 
 def configuration_document(deployment: Deployment) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def manifests(deployment: Deployment, target: Target, pool: str) -> list[Manifes
         raise InputError("images.router", "", "be given for llm-d", "llm-d-router-endpoint-picker")
     check_image(target.images.router)
     name = epp_name(target, deployment)
-    labels = selector(target, deployment, _EPP)
+    labels = selector(target, deployment, POOL_VALUE)
     meta = metadata(target, name, labels)
     document = yaml.dump(configuration_document(deployment))
     spec = {
@@ -113,6 +115,18 @@ def manifests(deployment: Deployment, target: Target, pool: str) -> list[Manifes
     ]
 
 
+def pod_monitor(deployment: Deployment, target: Target) -> Manifest:
+    """Scrapes the picker, which alone sees whole requests of ATOM and of two pools."""
+    labels = selector(target, deployment, POOL_VALUE)
+    spec = {
+        "podMetricsEndpoints": [{"interval": SCRAPE_INTERVAL, "path": "/metrics", "port": "metrics"}],
+        "podTargetLabels": sorted(labels),
+        "selector": {"matchLabels": labels},
+    }
+    meta = metadata(target, epp_name(target, deployment), labels)
+    return {"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor", "metadata": meta, "spec": spec}
+
+
 def _profile(name: str, *plugins: str) -> dict[str, Any]:
     return {"name": name, "plugins": [{"pluginRef": plugin} for plugin in plugins]}
 
@@ -149,7 +163,7 @@ def _pod(target: Target, name: str, pool: str) -> dict[str, Any]:
         ],
         "image": target.images.router,
         "livenessProbe": {**health, "initialDelaySeconds": 5},
-        "name": _EPP,
+        "name": POOL_VALUE,
         "ports": [
             {"containerPort": EXT_PROC_PORT, "name": "grpc", "protocol": "TCP"},
             {"containerPort": HEALTH_PORT, "name": "grpc-health", "protocol": "TCP"},

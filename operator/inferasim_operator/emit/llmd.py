@@ -44,6 +44,8 @@ def manifests(deployment: Deployment, target: Target) -> list[Manifest]:
             result.append(pod_monitor(target, deployment, role))
     pool = _pool(deployment, target)
     result += [pool, *epp.manifests(deployment, target, pool["metadata"]["name"])]
+    if target.is_monitored:
+        result.append(epp.pod_monitor(deployment, target))
     if target.gateway is not None:
         result.append(_route(deployment, target, pool["metadata"]["name"]))
     return result

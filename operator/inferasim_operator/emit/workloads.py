@@ -14,7 +14,7 @@ from inferasim_operator.engine import names
 
 SERVICE_PORT: Final = 8000
 WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
-_SCRAPE_INTERVAL: Final = "30s"
+SCRAPE_INTERVAL: Final = "30s"
 
 
 def pool_name(target: Target, deployment: Deployment, role: Role) -> str:
@@ -90,7 +90,7 @@ def pod_monitor(target: Target, deployment: Deployment, role: Role) -> Manifest:
     flags = flag_map(configuration.engine, configuration.engine_version)
     labels = selector(target, deployment, role.value)
     spec = {
-        "podMetricsEndpoints": [{"interval": _SCRAPE_INTERVAL, "path": flags.metrics_path, "port": "http"}],
+        "podMetricsEndpoints": [{"interval": SCRAPE_INTERVAL, "path": flags.metrics_path, "port": "http"}],
         "podTargetLabels": sorted(labels),
         "selector": {"matchLabels": leader_selector(target, deployment, role)},
     }
@@ -111,6 +111,7 @@ def _notes(target: Target, deployment: Deployment) -> dict[str, str]:
 
 
 __all__ = [
+    "SCRAPE_INTERVAL",
     "SERVICE_PORT",
     "disruption_budget",
     "engine_workload",

@@ -27,6 +27,7 @@ from inferasim_operator.api.v1alpha1.common import (
     ResultReference,
     Rule,
     ShortText,
+    SignedPermille,
     StringMap,
     Tokens,
     Word,
@@ -149,8 +150,20 @@ class Delivery(ApiModel):
 class Observation(ApiModel):
     """Where live figures come from; a direct scrape of the pods when no Prometheus is named."""
 
-    prometheus_url: Url | None = None
-    window_seconds: Annotated[int, Field(ge=30, le=86_400)] | None = None
+    prometheus_url: Annotated[str, Field(min_length=8, max_length=2048, pattern=r"^https?://[^\s?#@]+$")] | None = None
+    secret: ObjectReference | None = Field(
+        default=None, description="For Prometheus over https: `token`, or `username` and `password`; `ca.crt`."
+    )
+    window_seconds: Annotated[int, Field(ge=30, le=86_400)] | None = Field(
+        default=None, description="Figures are means over this long; 300 when absent."
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.secret) || (has(self.prometheusUrl) && self.prometheusUrl.startsWith('https://'))",
+            "must name a `secret` only with a `prometheusUrl` of https: it would be sent in the clear",
+            lambda o: o.secret is None or (o.prometheus_url or "").startswith("https://"),
+        ),
+    )
 
 
 class Tolerance(ApiModel):
@@ -159,6 +172,11 @@ class Tolerance(ApiModel):
     ttft_permille: Annotated[int, Field(ge=1, le=10_000)] | None = None
     tpot_permille: Annotated[int, Field(ge=1, le=10_000)] | None = None
     throughput_permille: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    recalibration: Setting | None = Field(
+        default=None,
+        description="Enabled: while TPOT stays out of tolerance, an anchor scaled to what is observed is kept beside. "
+        "No plan takes it by itself, and nothing that runs is changed.",
+    )
 
 
 class DeploymentMixSpec(ApiModel):
@@ -222,6 +240,23 @@ class InventoryItem(ApiModel):
     name: Annotated[str, Field(max_length=253)]
 
 
+class ObservedFigures(ApiModel):
+    """Means over the window, rounded to three digits."""
+
+    requests: Count
+    ttft_milliseconds: Count | None = None
+    tpot_microseconds: Count | None = None
+    tokens_per_second_per_gpu: Count | None = None
+
+
+class PredictionError(ApiModel):
+    """(observed - predicted) / predicted, in steps of 1 %."""
+
+    ttft_permille: SignedPermille | None = None
+    tpot_permille: SignedPermille | None = None
+    throughput_permille: SignedPermille | None = None
+
+
 class DeployedConfiguration(ApiModel):
     """One configuration of the mix: what was chosen, what was promised, what nobody measured."""
 
@@ -233,7 +268,15 @@ class DeployedConfiguration(ApiModel):
     flags: Annotated[tuple[ShortText, ...], Field(max_length=32)] | None = Field(
         default=None, json_schema_extra=atomic_list()
     )
+    observed_replicas: Positive | None = Field(
+        default=None, description="The error is theirs, not the spec's replicas'."
+    )
+    observed: ObservedFigures | None = None
+    error: PredictionError | None = None
     incomparable: Message | None = Field(default=None, description="Why no error can be stated.")
+    missing: Annotated[tuple[ShortText, ...], Field(max_length=8)] | None = Field(
+        default=None, description="Figures that nobody reports.", json_schema_extra=atomic_list()
+    )
 
 
 class DeliveredRevision(ApiModel):
@@ -255,6 +298,9 @@ class DeploymentMixStatus(ConditionedStatus):
         default=None, json_schema_extra=atomic_list()
     )
     delivered: DeliveredRevision | None = None
+    derived_anchors: Annotated[tuple[ObjectName, ...], Field(max_length=16)] | None = Field(
+        default=None, description="ConfigMaps of recalibrated anchors.", json_schema_extra=atomic_list()
+    )
 
 
 class DeploymentMix(ApiModel):

@@ -25,7 +25,12 @@ class Reason(StrEnum):
     FOREIGN_NAMESPACE = "ForeignNamespace"
     REPLICAS_ELSEWHERE = "ReplicasElsewhere"
     GIT_FAILED = "GitFailed"
-    NOT_COLLECTED = "NotCollected"
+    COLLECTING = "Collecting"
+    COMPARABLE = "Comparable"
+    NOT_COMPARABLE = "NotComparable"
+    NOT_OBSERVED = "NotObserved"
+    WITHIN_TOLERANCE = "WithinTolerance"
+    OUT_OF_TOLERANCE = "OutOfTolerance"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
 from inferasim_operator.engine.kind import Kind
 from inferasim_operator.engine.wiring import Wiring
+from inferasim_operator.kinds.deploymentmix import live_observe
 from inferasim_operator.kinds.deploymentmix.observe import Observed, observe
 from inferasim_operator.kinds.deploymentmix.plan import plan
 
@@ -17,8 +18,9 @@ KIND: Kind[Observed] = Kind(resource=DeploymentMix.resource, observe=observe, pl
 
 
 def register(registry: kopf.OperatorRegistry, wiring: Wiring) -> None:
-    """Wake a mix for itself, its plan and its Deployments; the rest of what it applied waits for the resync."""
+    """Wake a mix for itself, its plan, its Deployments and its figures; the rest waits for the resync."""
     resource, plans = DeploymentMix.resource, ServingPlan.resource
+    live_observe.loop().on_change = wiring.workers.wake_from_thread
 
     @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry)
     async def on_mix(body: kopf.Body, **_: Any) -> None:

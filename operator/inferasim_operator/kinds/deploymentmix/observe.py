@@ -6,7 +6,7 @@ import base64
 import functools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pydantic
@@ -21,8 +21,10 @@ from inferasim_operator.engine import labels
 from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.kind import Context
 from inferasim_operator.errors import NotFoundError
-from inferasim_operator.kinds.deploymentmix import render
+from inferasim_operator.kinds.deploymentmix import live_observe, render
 from inferasim_operator.kinds.deploymentmix.choices import PlanAnswer
+from inferasim_operator.kinds.deploymentmix.live import LiveState
+from inferasim_operator.kinds.deploymentmix.live_anchor import Basis
 from inferasim_operator.kinds.servingplan.render import read_result
 from simcore.errors import InputError
 
@@ -77,6 +79,10 @@ class Observed:
     git: DeliveryState | None = None
     """The delivery to Git in this process; None when none is needed."""
     git_problem: str = ""
+    live_state: LiveState = field(default_factory=LiveState)
+    """What is known of the live figures, read in the background."""
+    bases: Mapping[str, Basis] = field(default_factory=dict)
+    """By deployment, the anchor that a recalibrated one may be made from; none without the mix's consent."""
 
 
 @functools.cache
@@ -92,6 +98,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
     if raw is None:
         context.references.note(KIND, key, ())
         deliveries().forget(key)
+        live_observe.loop().forget(key)
         return None
     try:
         mix = DeploymentMix.model_validate(raw)
@@ -101,11 +108,12 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
     plan = _plan(context, key, spec.plan_ref.name) if spec.plan_ref is not None else None
     context.references.note(KIND, key, [("ServingPlan", plan.name)] if plan is not None else ())
     if plan is not None and plan.answer is None:
-        return Observed(raw, mix, plan=plan)
+        return Observed(raw, mix, plan=plan, live_state=live_observe.look(context, mix, None))
     try:
         emission = render.emission(key.name, key.namespace, spec, plan.answer if plan is not None else None)
     except InputError as error:
-        return Observed(raw, mix, plan=plan, emission_problem=str(error))
+        state = live_observe.look(context, mix, None)
+        return Observed(raw, mix, plan=plan, emission_problem=str(error), live_state=state)
     digest = render.delivery_digest(spec, emission)
     live: tuple[Mapping[str, Any], ...] = ()
     git: DeliveryState | None = None
@@ -118,6 +126,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
             git = deliveries().want(key, digest, _git_request(context, mix, emission))
         except (InputError, NotFoundError, ValueError) as error:
             problem = str(error)
+    state = live_observe.look(context, mix, emission)
     name = render.manifests_name(key.name, emission.digest)
     kept = context.client.find("v1", "ConfigMap", key.namespace, name)
     return Observed(
@@ -130,6 +139,8 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         delivery_digest=digest,
         git=git,
         git_problem=problem,
+        live_state=state,
+        bases=live_observe.bases(context, raw, mix, emission, plan.answer if plan is not None else None, state),
     )
 
 
