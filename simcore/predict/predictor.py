@@ -19,6 +19,7 @@ from simcore.errors import InputError, NoAnchorError
 from simcore.legality import Judgement, LegalityCase, Verdict, enumerate_layouts, judge
 from simcore.memory import MemoryPlan, MemoryRequest, Reserve, kv_format, plan_memory
 from simcore.memory.pool import DEFAULT_MEMORY_FRAC
+from simcore.predict.bounds import Bound, replica_bound
 from simcore.predict.costs import CostRequest, Speculation, build_cost
 from simcore.predict.engines import EngineDefaults, engine_defaults
 from simcore.predict.intervals import Distance, interval_calibration
@@ -431,6 +432,18 @@ class Predictor:
             output_tokens=setting.output_tokens,
         )
         return self._prediction(shape, priced, scheduler, concurrency, outcome)
+
+    def bound(self, shape: Shape, concurrency: int) -> Bound:
+        """What `predict` cannot beat, without a simulation."""
+        priced, scheduler = self._of(shape), self.scheduler(shape)
+        return replica_bound(
+            priced.cost.table(min(concurrency, scheduler.max_running_requests)),
+            concurrency=concurrency,
+            running_cap=scheduler.max_running_requests,
+            attention_dp=priced.widths.attention_dp,
+            prompt_tokens=self.setting.prompt_tokens,
+            output_tokens=self.setting.output_tokens,
+        )
 
     def run(
         self,

@@ -10,11 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from simcore.errors import InputError
+from simcore.predict.bounds import Bound
 from simcore.predict.result import Prediction
 from simcore.predict.shapes import EngineOption, Refusal, Shape
 from simcore.search import pareto
@@ -94,6 +95,15 @@ class Question:
             raise InputError("tiers", names, "have unique names")
 
 
+@runtime_checkable
+class Bounding(Protocol):
+    """A scorer that knows what a replica cannot beat."""
+
+    def bound(self, shape: Shape, concurrency: int) -> Bound:
+        """Limits of what `predict` says of the same arguments."""
+        ...
+
+
 class Scorer(Protocol):
     """Prices one engine replica. Implemented by `simcore.predict.predictor`."""
 
@@ -117,6 +127,8 @@ class Answer:
     choices: tuple[TierChoice, ...]
     refusals: tuple[Refusal, ...]
     simulations_count: int
+    pruned_count: int = 0
+    """Candidates that were not simulated: even at their bounds they could be in no front, choice or short list."""
 
     @property
     def is_feasible(self) -> bool:
@@ -165,11 +177,18 @@ def answer(question: Question, scorer: Scorer, progress: Progress | None = None)
     ]
     if len(work) > MAX_CANDIDATES:
         raise InputError("load.concurrencies", len(work), f"make at most {MAX_CANDIDATES} candidates")
-    candidates, simulations_count = _score(work, scorer, progress)
     tiers = question.tiers or default_tiers()
     rule = question.rule or default_rule()
+    candidates, simulations_count = _score(work, scorer, progress, rule.short_list_count)
     choices = tuple(_explained(choose(candidates, tier, rule), refusals) for tier in tiers)
-    return Answer(tuple(candidates), front_of(candidates), choices, tuple(refusals), simulations_count)
+    return Answer(
+        tuple(candidates),
+        front_of(candidates),
+        choices,
+        tuple(refusals),
+        simulations_count,
+        len(work) - len(candidates),
+    )
 
 
 def candidate_of(
@@ -188,11 +207,12 @@ def candidate_of(
 
 
 def _score(
-    work: Sequence[tuple[Shape, int, int]], scorer: Scorer, progress: Progress | None
+    work: Sequence[tuple[Shape, int, int]], scorer: Scorer, progress: Progress | None, enough_count: int
 ) -> tuple[list[Candidate], int]:
     cache: dict[tuple[int, int], Prediction] = {}
     best: Candidate | None = None
     candidates: list[Candidate] = []
+    limits = _Limits(scorer, enough_count) if isinstance(scorer, Bounding) else None
 
     def replica(shape: Shape, share: int) -> Prediction:
         key = (id(shape), share)
@@ -200,14 +220,59 @@ def _score(
             cache[key] = scorer.predict(shape, share)
         return cache[key]
 
-    for shape, concurrency, count in work:
-        candidate = candidate_of(shape, count, concurrency, replica)
-        candidates.append(candidate)
-        if best is None or _faster(candidate, best):
-            best = candidate
+    for number, (shape, concurrency, count) in enumerate(work, start=1):
+        is_known = (id(shape), math.ceil(concurrency / count)) in cache
+        if limits is None or is_known or not limits.can_prune(shape, count, concurrency):
+            candidate = candidate_of(shape, count, concurrency, replica)
+            candidates.append(candidate)
+            if limits is not None:
+                limits.add(candidate)
+            if best is None or _faster(candidate, best):
+                best = candidate
         if progress is not None:
-            progress(len(candidates), len(work), best)
+            progress(number, len(work), best)
     return candidates, len(cache)
+
+
+class _Limits:
+    """Which candidates need no simulation, because enough scored ones beat even their bounds.
+
+    With more throughput per GPU than the bound and no worse elsewhere, a scored candidate meets every tier that this
+    one meets, has as much headroom and comes first in every order: so `enough_count` of them keep it out of a short
+    list of that length, one keeps it from being chosen, nearest or on the front.
+    """
+
+    def __init__(self, scorer: Bounding, enough_count: int) -> None:
+        self._scorer, self._enough_count = scorer, enough_count
+        self._bounds: dict[tuple[int, int], Bound] = {}
+        self._rows = np.empty((64, 4))
+        self._count = 0
+
+    def add(self, candidate: Candidate) -> None:
+        """A scored candidate, to judge others by."""
+        if self._count == len(self._rows):
+            self._rows = np.vstack([self._rows, np.empty_like(self._rows)])
+        throughput = -candidate.throughput_per_gpu_tokens_per_s
+        self._rows[self._count] = (throughput, candidate.tpot_s, candidate.ttft_s, candidate.gpus_count)
+        self._count += 1
+
+    def can_prune(self, shape: Shape, replicas_count: int, concurrency: int) -> bool:
+        """Whether the candidate can be left out."""
+        share, full = math.ceil(concurrency / replicas_count), concurrency % replicas_count or replicas_count
+        bound = self._bound(shape, share)
+        throughput = full * bound.throughput_tokens_per_s
+        if full < replicas_count and share > 1:
+            throughput += (replicas_count - full) * self._bound(shape, share - 1).throughput_tokens_per_s
+        gpus = shape.gpus_count * replicas_count
+        rows = self._rows[: self._count]
+        better = (rows[:, 0] < -throughput / gpus) & (rows[:, 1:] <= (bound.tpot_s, bound.ttft_s, gpus)).all(axis=1)
+        return int(better.sum()) >= self._enough_count
+
+    def _bound(self, shape: Shape, share: int) -> Bound:
+        key = (id(shape), share)
+        if key not in self._bounds:
+            self._bounds[key] = self._scorer.bound(shape, share)
+        return self._bounds[key]
 
 
 def _faster(one: Candidate, other: Candidate) -> bool:
