@@ -14,7 +14,7 @@ from simcore.cards.layout import Engine
 from simcore.des.config import Admission, Deployment, Pool, Routing
 
 DATA, CLIENT, RELEASE = 1, 2, 3
-LOOK_AHEAD = 128
+LOOK_AHEAD = 1024
 
 
 @dataclass(eq=False)

@@ -112,6 +112,29 @@ def probe(m: Ints, unit: int, leaf: int) -> int:
 
 
 @compiled
+def border_of(m: Ints, unit: int, slot: int) -> int:
+    """As `probe` for a waiting request, which keeps the answer: it holds while the border block is resident and the one
+    after it is not.
+    """
+    border, beyond = m[slot + f.S_BORDER], m[slot + f.S_BEYOND]
+    if border != f.UNKNOWN:
+        is_there = border == f.NONE or find(m, unit, m[border + f.A_KEY]) != f.NONE
+        if is_there and (beyond == f.NONE or find(m, unit, m[beyond + f.A_KEY]) == f.NONE):
+            return border
+    at, beyond = m[slot + f.S_LEAF], f.NONE
+    while at != f.NONE and find(m, unit, m[at + f.A_KEY]) == f.NONE:
+        beyond = at
+        jump = m[at + f.A_JUMP]
+        if jump != f.NONE and find(m, unit, m[jump + f.A_KEY]) == f.NONE:
+            at = jump
+            beyond = at
+        at = m[at + f.A_PARENT]
+    m[slot + f.S_BORDER] = at
+    m[slot + f.S_BEYOND] = beyond
+    return at
+
+
+@compiled
 def host_blocks(m: Ints, node: int) -> int:
     """How many of the blocks from `node` up live in the host tier."""
     count = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from simcore.des.kernel import fields as f
-from simcore.des.kernel.cache import acquire, find, host_blocks, idle_blocks, probe, reclaim
+from simcore.des.kernel.cache import acquire, border_of, find, host_blocks, idle_blocks, reclaim
 from simcore.des.kernel.fields import Ints
 from simcore.des.kernel.jit import compiled
 from simcore.des.kernel.lists import dequeue, push_event
@@ -28,8 +28,9 @@ from simcore.des.kernel.members import (
     reserve_of,
 )
 
-LONGEST_PREFIX_DEPTH: Final = 128
-"""SGLang falls back to arrival order beyond this many waiting requests; so the look over the line stops there."""
+LONGEST_PREFIX_DEPTH: Final = 1024
+"""The look over the waiting line stops here. SGLang goes back to arrival order when more than 128 wait; the paper's
+replay (App. A.1) looks over the whole backlog."""
 
 
 @compiled
@@ -90,7 +91,7 @@ def choose(m: Ints, unit: int, longest: bool) -> int:
     while slot != f.NONE and looked < LONGEST_PREFIX_DEPTH:
         depth = 0
         if m[slot + f.S_LEAF] != f.NONE:
-            border = probe(m, unit, m[slot + f.S_LEAF])
+            border = border_of(m, unit, slot)
             if border != f.NONE:
                 depth = m[border + f.A_DEPTH]
         if depth > most:
@@ -174,7 +175,7 @@ def admit_waiting(m: Ints, unit: int, lane: int, now: int, budget: int) -> int:
         border, depth, host, idle, covered = f.NONE, 0, 0, 0, 0
         if leaf != f.NONE:
             covered = min(m[slot + f.S_BLOCKS] * m[f.G_BLOCK_TOKENS], m[slot + f.S_PROMPT])
-            border = probe(m, unit, leaf)
+            border = border_of(m, unit, slot)
             if border != f.NONE:
                 depth = m[border + f.A_DEPTH]
                 node = find(m, unit, m[border + f.A_KEY])

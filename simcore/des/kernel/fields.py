@@ -23,6 +23,7 @@ Ints = NDArray[np.int64]
 
 NEVER: Final = 1 << 62
 NONE: Final = -1
+UNKNOWN: Final = -2
 
 # Why the kernel came back to Python.
 DONE: Final = 0
@@ -175,8 +176,10 @@ PREFILL_WHOLE: Final = 2
     S_PREVIOUS,
     S_PREFILL_UNIT,
     S_ESTIMATE,
+    S_BORDER,
+    S_BEYOND,
     S_FIELDS,
-) = range(41)
+) = range(43)
 
 (
     U_POOL,

@@ -130,6 +130,7 @@ def deliver(m: Ints, unit: int, slot: int, now: int) -> None:
     m[slot + f.S_SEQUENCE] = m[f.G_SEQUENCE]
     m[f.G_SEQUENCE] += 1
     m[slot + f.S_UNIT] = unit
+    m[slot + f.S_BORDER] = f.UNKNOWN
     m[unit + f.U_OUTSTANDING] += 1
     m[unit + f.U_TOKENS] += m[slot + f.S_PROMPT]
     m[unit + f.U_PENDING] += m[slot + f.S_ESTIMATE]
