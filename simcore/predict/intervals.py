@@ -16,7 +16,8 @@ from simcore.errors import FormatError
 
 INTERVALS_FILE = "calibration/intervals.yaml"
 TERMS = (
-    "base", "width", "stage", "prompt", "output", "batch", "disaggregated", "unknown_pools", "queueing", "no_card",
+    "base", "width", "borrowed", "stage", "prompt", "output", "batch", "disaggregated", "unknown_pools", "queueing",
+    "no_card",
 )  # fmt: skip
 """Log half-widths: the first always, the others per doubling or once where the distance has them."""
 
@@ -35,6 +36,8 @@ class Distance:
     is_queueing: bool = False
     has_unknown_pools: bool = False
     """The table does not say how many replicas a pool has."""
+    is_borrowed: bool = False
+    """The width moved on an accelerator kept for validation: its tables mix engine builds of many months."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class IntervalCalibration:
         amounts = {
             "base": 1.0,
             "width": distance.width_doublings,
+            "borrowed": distance.width_doublings if distance.is_borrowed else 0.0,
             "stage": distance.stage_doublings,
             "prompt": distance.prompt_doublings,
             "output": distance.output_doublings,

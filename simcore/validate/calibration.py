@@ -20,6 +20,8 @@ class Calibration:
 
     weight_bandwidth_frac: float
     """Share of the HBM datasheet rate at which a decode step reads attention, dense and shared weights."""
+    least_constant_frac: float
+    """At least this share of the cheapest step is constant, whatever the bytes say: launches and sampling stay."""
     kv_bandwidth_frac: float
     """Prior share of the HBM rate at which a decode step reads context."""
     kv_prior_spread: float

@@ -44,6 +44,11 @@ class Lengths:
     drain_factor: float
     """Clients times tokens over time, over the measured throughput: what ramp and drain of a finite run cost."""
 
+    @property
+    def range_ratio(self) -> float:
+        """r of lengths drawn uniformly from [r L, L]."""
+        return min(2.0 * self.mean_factor - 1.0, 1.0)
+
 
 @dataclass(frozen=True)
 class Cell:

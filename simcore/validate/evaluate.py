@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from simcore.cards.layout import Engine, Layout
@@ -15,7 +15,7 @@ from simcore.validate.calibration import Calibration, calibration
 from simcore.validate.corpus import CorpusRow, Role, by_series
 from simcore.validate.features import LayoutFeatures, layout_features
 from simcore.validate.metrics import Scored
-from simcore.validate.predict_row import RowPrediction, predict_row
+from simcore.validate.predict_row import RowPrediction, blind, predict_row
 from simcore.validate.project import WidthLaw
 from simcore.validate.series import FeatureSource, fit_series
 
@@ -48,8 +48,12 @@ def evaluate(
         if not targets:
             continue
         model = fit_series(name, members, source, learnt, law)
+        answered: dict[CorpusRow, RowPrediction] = {}
         for row in targets:
-            prediction = predict_row(model, row)
+            question = replace(blind(row), line=0, source="")
+            if question not in answered:
+                answered[question] = predict_row(model, question)
+            prediction = answered[question]
             found.append(EvaluatedRow(row, prediction, _scored(row, prediction, intervals), baselines(model, row)))
     if not found:
         raise InputError("role", "anchor", "be `target` in at least one row: only target rows are scored")

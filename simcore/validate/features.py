@@ -45,6 +45,8 @@ class LayoutFeatures:
     peak_flop_per_s: float
     group_link_bytes_per_s: float
     """Rate of one GPU's links to the others of its tensor-parallel group."""
+    is_borrowed: bool
+    """An accelerator kept for validation only."""
     mixes_prefill: bool
     """The engine puts prefill chunks into decode steps (vLLM), so that both read the weights once."""
     assumed: tuple[str, ...] = ()
@@ -116,6 +118,7 @@ def layout_features(
         hbm_bytes_per_s=accelerator.hbm_bytes_per_s,
         peak_flop_per_s=peak,
         group_link_bytes_per_s=_group_link(accelerator, resolved.attention_tp),
+        is_borrowed=accelerator.validation_only,
         mixes_prefill=engine is Engine.VLLM,
         assumed=assumed,
     )

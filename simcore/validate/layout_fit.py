@@ -43,6 +43,10 @@ SAME_BATCH = 0.05
 TINY_WEIGHT = 1e-9
 PASS_TOKENS = 8192.0
 """Prompt tokens of a prefill pass: the default budget on large GPUs. Assumed where a table is silent."""
+CLIENTS_SCALE = 0.35
+"""Log distance in clients at which a cell's say in the waits falls to 1/e, among cells of the asked shape."""
+OTHER_SHAPE_CLIENTS_SCALE = 1.5
+"""The same among cells of other shapes: there only the common offset from the simulated waits carries over."""
 SHAPE_SCALE = 0.7
 """Log distance of lengths at which a cell's weight falls to 1/e."""
 
@@ -92,6 +96,8 @@ class FittedLayout:
     features: LayoutFeatures | None
     step_s: Floats
     """(cells,) single-wave decode step of each cell at its running batch and its context."""
+    cell_waits: Floats
+    """(cells,) prefills in a mean TTFT by the simulator (or, before it ran, by `expected_waits`)."""
     notes: tuple[str, ...] = ()
     _curves: dict[Shape, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -124,27 +130,25 @@ class FittedLayout:
     def largest_batch(self) -> float:
         return max(cell.running for cell in self.cells)
 
-    def waits_at(self, clients: float, shape: Shape, *, is_drawn: bool) -> float:
-        """Prefills in a mean TTFT at `clients`, own included: as the same shape measured it, else as the law says."""
-        mine = [
-            cell for cell in self.cells if cell.shape == shape and cell.ttft_s is not None and not cell.is_saturated
+    def waits_at(self, clients: float, shape: Shape, *, is_drawn: bool, simulated: float) -> float:
+        """Prefills in a mean TTFT at `clients`: the simulated number, moved as the measured cells lie off theirs."""
+        timed = [
+            (cell, waits)
+            for cell, waits in zip(self.cells, self.cell_waits, strict=True)
+            if cell.ttft_s is not None and not cell.is_saturated
         ]
-        mine = mine or [
-            cell
-            for cell in self.cells
-            if cell.is_drawn == is_drawn and cell.ttft_s is not None and not cell.is_saturated
-        ]
-        law = [expected_waits(cell.clients, is_drawn=cell.is_drawn) for cell in mine]
-        here = expected_waits(clients, is_drawn=is_drawn)
+        mine = [(cell, waits) for cell, waits in timed if cell.shape == shape]
+        scale = CLIENTS_SCALE if mine else OTHER_SHAPE_CLIENTS_SCALE
+        mine = mine or [(cell, waits) for cell, waits in timed if cell.is_drawn == is_drawn]
         if not mine:
-            return here
+            return simulated
         logs = []
         weights = []
-        for cell, expected in zip(mine, law, strict=True):
+        for cell, waits in mine:
             waited_s = max((cell.ttft_s or 0.0) - self.host_s, 0.0)
-            logs.append(math.log(max(waited_s / self.prefill.seconds(cell.prompt_tokens), 0.3) / expected))
-            weights.append(math.exp(-abs(math.log(cell.clients / clients)) / 0.35))
-        return here * math.exp(float(np.average(logs, weights=np.asarray(weights) + 1e-12)))
+            logs.append(math.log(max(waited_s / self.prefill.seconds(cell.prompt_tokens), 0.3) / waits))
+            weights.append(math.exp(-abs(math.log(cell.clients / clients)) / scale))
+        return simulated * math.exp(float(np.average(logs, weights=np.asarray(weights) + 1e-12)))
 
     def _curve(self, shape: Shape) -> tuple[Floats, Floats]:
         """(batches, steps without context reading) seen from a shape, kept because every row of a shape asks for it."""
@@ -221,23 +225,34 @@ def _interpolate(batch: float, batches: Floats, values: Floats, beyond_s: float)
     return float(np.exp(np.interp(math.log(batch), np.log(batches), np.log(values))))
 
 
-def fit_layout(cells: tuple[Cell, ...], features: LayoutFeatures | None, calibration: Calibration) -> FittedLayout:
-    """The step model behind `cells` (at least one). Without cards prefill is read off TTFT, context costs nothing."""
+def fit_layout(
+    cells: tuple[Cell, ...],
+    features: LayoutFeatures | None,
+    calibration: Calibration,
+    cell_waits: Floats | None = None,
+) -> FittedLayout:
+    """The step model behind `cells` (at least one). Without cards prefill is read off TTFT, context costs nothing.
+
+    `cell_waits` (cells,) are the simulated prefills in each cell's TTFT; without them the law's.
+    """
+    if cell_waits is None:
+        cell_waits = np.array([expected_waits(cell.clients, is_drawn=cell.is_drawn) for cell in cells])
     if features is None:
-        return _fit_without_card(cells)
+        return _fit_without_card(cells, cell_waits)
     prior = prior_prefill(features, calibration)
     kv_prior = 1.0 / (calibration.kv_bandwidth_frac * features.hbm_bytes_per_s)
     free = [cell for cell in cells if not cell.is_saturated]
     timed = [cell for cell in free if cell.ttft_s is not None]
     groups, runs = _same_batch(free), _same_shape(free)
     table = _Table.of(cells, features)
+    waits_of = dict(zip(cells, cell_waits, strict=True))
 
     def residuals(logs: Floats) -> Floats:
         host_s, scale, kv_scale = (float(value) for value in np.exp(logs))
         prefill = scaled(prior, scale)
         steps = table.base_steps(prefill, features, kv_scale * kv_prior)
         by_cell = dict(zip(cells, steps, strict=True))
-        ttft = [_ttft_residual(cell, host_s, prefill) for cell in timed]
+        ttft = [_ttft_residual(cell, host_s, prefill, waits_of[cell]) for cell in timed]
         shared = [
             (by_cell[cell] - _mean(group, by_cell)) / cell.tpot_s / STEP_SPREAD for group in groups for cell in group
         ]
@@ -259,7 +274,7 @@ def fit_layout(cells: tuple[Cell, ...], features: LayoutFeatures | None, calibra
     prefill, per_byte = scaled(prior, scale), kv_scale * kv_prior
     reading = np.array([_reading(cell, features, per_byte) for cell in cells])
     steps = table.base_steps(prefill, features, per_byte) + reading
-    return FittedLayout(cells, prefill, per_byte, host_s if timed else 0.0, features, steps)
+    return FittedLayout(cells, prefill, per_byte, host_s if timed else 0.0, features, steps, cell_waits)
 
 
 def _largest_scale(cell: Cell, prior: Prefill, features: LayoutFeatures) -> float:
@@ -272,11 +287,11 @@ def _largest_scale(cell: Cell, prior: Prefill, features: LayoutFeatures) -> floa
     return min(max(room_s, 0.0) / work_s, SCALE_LIMIT)
 
 
-def _ttft_residual(cell: Cell, host_s: float, prefill: Prefill) -> float:
+def _ttft_residual(cell: Cell, host_s: float, prefill: Prefill, waits: float) -> float:
     """How far the model's TTFT is off. With equal lengths the waits are only known to lie between 1 and all clients."""
     ttft_s = cell.ttft_s or 0.0
     if cell.is_drawn:
-        model_s = host_s + prefill.ttft_s(cell.prompt_tokens, expected_waits(cell.clients, is_drawn=True))
+        model_s = host_s + prefill.ttft_s(cell.prompt_tokens, waits)
         return math.log(model_s / ttft_s) / TTFT_SPREAD
     least = host_s + prefill.seconds(cell.prompt_tokens)
     most = host_s + prefill.ttft_s(cell.prompt_tokens, float(cell.clients))
@@ -372,15 +387,18 @@ def _same_shape(cells: list[Cell]) -> list[list[Cell]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _fit_without_card(cells: tuple[Cell, ...]) -> FittedLayout:
+def _fit_without_card(cells: tuple[Cell, ...], cell_waits: Floats) -> FittedLayout:
     """TTFT in proportion to the prompt, steps as measured: all that rows alone say."""
     timed = [cell for cell in cells if cell.ttft_s is not None and not cell.is_saturated]
     per_token = min(
         (
-            (cell.ttft_s or 0.0) / cell.prompt_tokens / expected_waits(cell.clients, is_drawn=cell.is_drawn)
-            for cell in timed
+            (cell.ttft_s or 0.0) / cell.prompt_tokens / waits
+            for cell, waits in zip(cells, cell_waits, strict=True)
+            if cell in timed
         ),
         default=0.0,
     )
     steps = np.array([cell.tpot_s for cell in cells])
-    return FittedLayout(cells, Prefill(0.0, max(per_token, 1e-9), 0.0), 0.0, 0.0, None, steps, ("no model card",))
+    return FittedLayout(
+        cells, Prefill(0.0, max(per_token, 1e-9), 0.0), 0.0, 0.0, None, steps, cell_waits, ("no model card",)
+    )

@@ -17,6 +17,7 @@ from simcore.validate.features import LayoutFeatures
 from simcore.validate.layout_fit import FittedLayout, fixed_share, full_pass
 from simcore.validate.project import ELEMENT_BYTES, Projection
 from simcore.validate.series import SeriesModel
+from simcore.validate.waits import Traffic, simulated_waits
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _colocated(model: SeriesModel, row: CorpusRow) -> RowPrediction:
     capacity = model.capacity(projection)
     cap = capacity.running_cap(traffic.context_tokens) * layout.pipeline_parallel / known.pipeline_parallel
     batch = min(clients, cap)
-    waits = fitted.waits_at(clients, traffic.shape, is_drawn=traffic.lengths.is_drawn)
+    waits = _waits(projection, traffic, row.engine, batch)
     gaps = max(traffic.output_tokens - 1.0, 1.0)
     prefill, host_s = projection.prefill, fitted.host_s
     features = projection.features
@@ -102,6 +103,19 @@ def _colocated(model: SeriesModel, row: CorpusRow) -> RowPrediction:
     distance = _distance(fitted, known, layout, traffic, batch, is_queueing=clients > cap)
     flags = _flags(projection, known, layout, traffic, distance, row)
     return _prediction(loop, copies, traffic, distance, flags, known)
+
+
+def _waits(projection: Projection, traffic: _Traffic, engine: str, clients: float) -> float:
+    """Prefills in a mean TTFT: simulated with the projected steps, corrected by what the anchor's cells measured."""
+    features = projection.features
+    simulated = simulated_waits(
+        engine,
+        Traffic(max(round(clients), 1), *traffic.shape, traffic.lengths.range_ratio),
+        step_s=lambda batch: projection.step_s(batch, traffic.context_tokens, traffic.shape),
+        prefill=projection.prefill,
+        shared_frac=0.0 if features is None else 1.0 - features.unread_frac(clients),
+    )
+    return projection.fitted.waits_at(clients, traffic.shape, is_drawn=traffic.lengths.is_drawn, simulated=simulated)
 
 
 def _pipeline_step(projection: Projection, traffic: _Traffic, batch: float, stages: int) -> tuple[float, float]:
@@ -202,6 +216,7 @@ def _distance(
         output_doublings=output,
         batch_doublings=max(math.log2(batch / fitted.largest_batch), 0.0),
         is_queueing=is_queueing,
+        is_borrowed=fitted.features is not None and fitted.features.is_borrowed,
     )
 
 

@@ -22,8 +22,6 @@ ELEMENT_BYTES = 2
 """Hidden states travel in 16 bits."""
 MAX_COLLECTIVE_SHARE = 0.8
 """At most this share of a measured prefill is taken to be collectives."""
-MIN_CONSTANT_FRAC = 0.1
-"""At least this share of the floor is taken to be constant: launches never vanish. Assumed."""
 
 
 class WidthLaw(StrEnum):
@@ -71,7 +69,10 @@ class Projection:
         step_s = whole_s - reading_s
         floor_s = min(base_floor_s, step_s)
         floor_collective_s = min(self.collective_s(source, floor_batch), 0.5 * floor_s)
-        weight_s = min(self.weight_s(source, floor_batch), (1 - MIN_CONSTANT_FRAC) * floor_s - floor_collective_s)
+        weight_s = min(
+            self.weight_s(source, floor_batch),
+            (1 - self.calibration.least_constant_frac) * floor_s - floor_collective_s,
+        )
         weight_s = max(weight_s, 0.0)
         collective_s = floor_collective_s + min(
             max(self.collective_s(source, batch) - floor_collective_s, 0.0), step_s - floor_s

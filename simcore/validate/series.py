@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from simcore.cards.layout import Layout
 from simcore.errors import InputError
 from simcore.validate.calibration import Calibration
@@ -15,11 +17,13 @@ from simcore.validate.corpus import CorpusRow, Role
 from simcore.validate.features import LayoutFeatures
 from simcore.validate.layout_fit import FittedLayout, fit_layout, prior_prefill
 from simcore.validate.project import Projection, WidthLaw
+from simcore.validate.waits import Traffic, simulated_waits
 
 FeatureSource = Callable[[CorpusRow, Layout], LayoutFeatures | None]
 """The cards of a row's model and accelerator seen at a layout; None where a card is missing."""
 SAME_CAP_RATIO = 1.15
 """Batches that saturate within 15 % of each other at different contexts show a cap on requests, not on tokens."""
+SIMULATED_ROUNDS = 2
 HBM_USED_FRAC = 0.90
 """Share of HBM that engines fill. Source: paper App. B.5."""
 
@@ -117,8 +121,36 @@ def fit_series(
         features = feature_source(members[0], layout)
         prefill_s = prior_prefill(features, calibration).seconds if features is not None else None
         cells = cells_of(members, lengths, pool_tokens(features), prefill_s)
-        layouts[layout] = fit_layout(cells, features, calibration)
+        layouts[layout] = _fit_simulated(cells, features, calibration, members[0].engine, lengths)
     return SeriesModel(name, lengths, layouts, anchors, feature_source, calibration, law)
+
+
+def _fit_simulated(
+    cells: tuple[Cell, ...],
+    features: LayoutFeatures | None,
+    calibration: Calibration,
+    engine: str,
+    lengths: dict[Shape, Lengths],
+) -> FittedLayout:
+    """Fit, simulate who waits for whom with that fit, fit again: the waits hardly move after the first round."""
+    fitted = fit_layout(cells, features, calibration)
+    for _ in range(SIMULATED_ROUNDS):
+        waits = np.array([_cell_waits(fitted, cell, engine, lengths[cell.shape]) for cell in cells])
+        fitted = fit_layout(cells, features, calibration, waits)
+    return fitted
+
+
+def _cell_waits(fitted: FittedLayout, cell: Cell, engine: str, lengths: Lengths) -> float:
+    if cell.ttft_s is None or cell.is_saturated:
+        return 1.0  # never read
+    features = fitted.features
+    return simulated_waits(
+        engine,
+        Traffic(cell.clients, *cell.shape, lengths.range_ratio),
+        step_s=lambda batch: fitted.step_at(batch, cell.context_tokens, cell.shape),
+        prefill=fitted.prefill,
+        shared_frac=0.0 if features is None else 1.0 - features.unread_frac(cell.running),
+    )
 
 
 def pool_tokens(features: LayoutFeatures | None) -> float:

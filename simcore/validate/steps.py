@@ -187,9 +187,8 @@ def _fit(rows: list[StepRow], features: LayoutFeatures, learnt: Calibration) -> 
     )
     per_byte = _context_slope(decodes, features, 1.0 / (learnt.kv_bandwidth_frac * features.hbm_bytes_per_s))
     steps = np.array([row.step_s for row in decodes])
-    return FittedLayout(
-        cells, _prefill([row for row in rows if row.phase == "context"]), per_byte, 0.0, features, steps
-    )
+    prefill = _prefill([row for row in rows if row.phase == "context"])
+    return FittedLayout(cells, prefill, per_byte, 0.0, features, steps, np.ones(len(cells)))
 
 
 def _context_slope(rows: list[StepRow], features: LayoutFeatures, prior: float) -> float:
@@ -274,7 +273,7 @@ def _quantile(values: list[float], at: float) -> float | None:
 
 def _interval(step: ProjectedStep) -> tuple[float, float]:
     narrow = float(step.series.rsplit(":tp", 1)[1].split("-", 1)[0])
-    distance = Distance(width_doublings=math.log2(step.row.layout.tensor_parallel / narrow))
+    distance = Distance(width_doublings=math.log2(step.row.layout.tensor_parallel / narrow), is_borrowed=True)
     return interval_calibration().interval("tpot", step.predicted_s, distance)
 
 

@@ -32,7 +32,7 @@ def test_weight_reading_shrinks_where_eq1_keeps_the_floor() -> None:
     paper = {step.series: step for step in project_steps(_rows(), law=WidthLaw.PAPER)}
     assert len(ours) == 6
     for name, step in ours.items():
-        assert abs(step.error) < 0.15
+        assert abs(step.error) < 0.20
         assert abs(step.error) < abs(paper[name].error)
     # Eq. 1 keeps the batch-1 step: 13.30 / 8.41 - 1 = 58 %, 13.30 / 4.52 - 1 = 194 %
     assert paper["Qwen3-32B:tp1-to-tp2"].error == pytest.approx(0.58, abs=0.01)

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
+from inferasim_operator.cli.output import Format, emit, exit_codes
 from simcore.anchors.schema import Anchor
 from simcore.errors import InputError
 from simcore.validate.anchor_export import fit_anchor
 from simcore.validate.corpus import CorpusRow, Role, read_corpus
+
+
+def fit(
+    corpus: Annotated[str, typer.Argument(help="Benchmark table (docs/formats/corpus.md).")],
+    series: Annotated[str | None, typer.Option(help="Which series, when the table holds several.")] = None,
+    tensor_parallel: Annotated[int | None, typer.Option("--tensor-parallel", "--tp", min=1)] = None,
+    write: Annotated[str | None, typer.Option(help="Anchor file to write (JSON).")] = None,
+    output: Annotated[Format, typer.Option("-o", "--output", help="What to print.")] = Format.TABLE,
+) -> None:
+    """Fit an anchor from the anchor rows of one layout: source `fitted`, with its residuals and a wider interval."""
+    with exit_codes():
+        anchor = run(corpus, series=series, tensor_parallel=tensor_parallel)
+        if write is not None:
+            try:
+                Path(write).write_text(anchor.to_json(), encoding="utf-8")
+            except OSError as error:
+                raise InputError("write", write, f"be a file that can be written ({error.strerror})") from error
+        emit(document(anchor), output, draw)
 
 
 def run(corpus: str, *, series: str | None = None, tensor_parallel: int | None = None) -> Anchor:
@@ -40,10 +61,10 @@ def draw(result: dict[str, Any]) -> None:
     console = Console()
     sign, provenance = result["signature"], result["provenance"]
     console.print(f"{sign['model']} {sign['engine']} {sign['accelerator']} TP{sign['tensorParallel']} (fitted)")
-    fit, host = result["prefill"]["fit"], result["hostTime"]["perRequestMilliseconds"]
+    curve, host = result["prefill"]["fit"], result["hostTime"]["perRequestMilliseconds"]
     console.print(
-        f"prefill F {fit['fixedMilliseconds']:.1f} ms, c1 {fit['perTokenMicroseconds']:.2f} us/token, "
-        f"c2 {fit['perTokenSquaredNanoseconds']:.4f} ns/token2; host {host:.1f} ms"
+        f"prefill F {curve['fixedMilliseconds']:.1f} ms, c1 {curve['perTokenMicroseconds']:.2f} us/token, "
+        f"c2 {curve['perTokenSquaredNanoseconds']:.4f} ns/token2; host {host:.1f} ms"
     )
     for sweep in result["decode"]:
         steps = ", ".join(f"{point['batch']}: {point['stepMilliseconds']:.2f}" for point in sweep["points"])

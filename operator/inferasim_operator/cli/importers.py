@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
+from inferasim_operator.cli.output import Format, emit, exit_codes
+from simcore.validate.corpus import Role
 from simcore.validate.importers.read import read_results
 from simcore.validate.importers.rows import Deployment, Measured, corpus_text
+from simcore.validate.importers.tools import READERS
+
+Text = Annotated[str | None, typer.Option()]
+Width = Annotated[int, typer.Option(min=1, max=4096)]
+
+
+def import_results(
+    paths: Annotated[list[str], typer.Argument(help="Result files: JSON or JSON lines.")],
+    series: Text = None,
+    role: Annotated[Role, typer.Option(help="Fit on these rows, or only score them.")] = Role.ANCHOR,
+    engine: Text = None,
+    model: Text = None,
+    accelerator: Text = None,
+    weights_dtype: Text = None,
+    tp: Annotated[int | None, typer.Option(min=1, max=4096)] = None,
+    pp: Width = 1,
+    dp: Width = 1,
+    ep: Width = 1,
+    attention_dp: Width = 1,
+    pools: Annotated[str, typer.Option(help="prefill=NxTPa[EPb];decode=MxTPc[EPd]")] = "",
+    tool: Annotated[str | None, typer.Option(help="Unless told by the file: " + ", ".join(READERS) + ".")] = None,
+    output: Annotated[Format, typer.Option("-o", "--output", help="What to print.")] = Format.TABLE,
+) -> None:
+    """Turn result files of load generators into corpus rows (CSV on standard output, a summary on standard error)."""
+    with exit_codes():
+        said = Deployment(
+            series=series, role=role.value, engine=engine, model=model, accelerator=accelerator,
+            weights_dtype=weights_dtype, tp=tp, pp=pp, dp=dp, ep=ep, attention_dp=attention_dp, pools=pools,
+        )  # fmt: skip
+        emit(run(paths, said, tool), output, draw)
 
 
 def run(paths: list[str], said: Deployment, tool: str | None = None) -> dict[str, Any]:

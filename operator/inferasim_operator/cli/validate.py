@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
+from inferasim_operator.cli.output import Format, emit, exit_codes
 from simcore.errors import InputError
 from simcore.validate.corpus import read_corpus
 from simcore.validate.evaluate import evaluate
 from simcore.validate.project import WidthLaw
 from simcore.validate.report import report
 from simcore.validate.steps import is_steps_file, read_steps, steps_report
+
+
+def validate(
+    corpus: Annotated[str, typer.Argument(help="Corpus CSV, or a table of single steps (docs/formats/corpus.md).")],
+    law: Annotated[str, typer.Option(help="Width law: " + ", ".join(WidthLaw) + ".")] = WidthLaw.SPLIT_FLOOR.value,
+    output: Annotated[Format, typer.Option("-o", "--output", help="What to print.")] = Format.TABLE,
+) -> None:
+    """Fit from the corpus' anchor rows, project its target rows, report errors per series and overall."""
+    with exit_codes():
+        emit(run(corpus, law), output, draw)
 
 
 def run(corpus: str, law: str = WidthLaw.SPLIT_FLOOR.value) -> dict[str, Any]:
