@@ -49,10 +49,10 @@ def replay_document(
     result = simulate(
         deployment, workload, seed=seed, warmup_requests=warmup_requests, record=record, progress=progress
     )
-    return result_document(result) | load_document_part(workload, seed, warmup_requests)
+    return result_document(result) | question_part(workload, seed, warmup_requests)
 
 
-def load_document_part(workload: Workload, seed: int | np.random.SeedSequence, warmup_requests: int) -> dict[str, Any]:
+def question_part(workload: Workload, seed: int | np.random.SeedSequence, warmup_requests: int) -> dict[str, Any]:
     """What was asked, beside what came out."""
     return {
         "source": workload.source,

@@ -208,3 +208,16 @@ def test_conversations_reuse_their_context() -> None:
 def test_bad_synthetic_loads(make: Any) -> None:
     with pytest.raises(InputError):
         make()
+
+
+def test_the_documented_deployment_loads() -> None:
+    import re
+
+    import yaml
+
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "traces.md").read_text(encoding="utf-8")
+    found = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    deployment = load_deployment(yaml.safe_load(found.group(1)))
+    assert deployment.pool.replicas_count == 8
+    assert deployment.pool.host_tier is not None

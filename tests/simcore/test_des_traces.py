@@ -303,6 +303,7 @@ def test_unknown_files_are_named(tmp_path: Path) -> None:
 
 
 # the stored traces ----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_all_coding_sessions_replay() -> None:
     """710 sessions, 49,334 requests; with a cache for everything, reuse equals a count without any simulator."""
     path = TRACES / "agentic_weka_cc" / "agentic_cc_traces_compact.jsonl.gz"

@@ -19,7 +19,7 @@ from inferasim_operator.cli import documents
 from inferasim_operator.cli.output import Format, dumps, emit, exit_codes
 from simcore.des.config import Deployment, Routing
 from simcore.des.document import load_deployment
-from simcore.des.replay import chrome_trace, load_document_part, record_rows, result_document
+from simcore.des.replay import chrome_trace, question_part, record_rows, result_document
 from simcore.des.result import Record
 from simcore.des.simulate import simulate
 from simcore.des.workload.trace import TraceFormat, open_trace
@@ -58,7 +58,7 @@ def replay(
                 stream.writelines(_line(row) for row in record_rows(result))
         if timeline is not None:
             timeline.write_text(dumps(chrome_trace(result)), encoding="utf-8")
-        asked = load_document_part(workload, seed, warmup) | {"source": trace.name}
+        asked = question_part(workload, seed, warmup) | {"source": trace.name}
         document = result_document(result) | asked
         emit(document, output, draw)
 
