@@ -37,6 +37,13 @@ def compute_plan(request: Mapping[str, Any], progress: ReportProgress | None = N
 
     Raises InputError (the question breaks a rule) — an infeasible plan is an answer, not an error.
     """
+    return _document(*answer_plan(request, progress))
+
+
+def answer_plan(
+    request: Mapping[str, Any], progress: ReportProgress | None = None
+) -> tuple[ServingPlanSpec, plan.Answer, Predictor]:
+    """The same before it becomes a document: the typed spec, every candidate, and what priced them."""
     spec = parse_spec(request["spec"])
     anchors = {name: anchor_from(raw, name) for name, raw in sorted(dict(request.get("anchors") or {}).items())}
     card = _model_card(spec, request.get("modelConfig"))
@@ -54,8 +61,7 @@ def compute_plan(request: Mapping[str, Any], progress: ReportProgress | None = N
         output_tokens=spec.workload.fixed.output_tokens,
     )
     predictor = Predictor(setting)
-    answer = plan.answer(_question(spec, accelerator.gpus_per_node), predictor, _relay(progress))
-    return _document(spec, answer, predictor)
+    return spec, plan.answer(_question(spec, accelerator.gpus_per_node), predictor, _relay(progress)), predictor
 
 
 def parse_spec(raw: Mapping[str, Any]) -> ServingPlanSpec:
@@ -161,7 +167,7 @@ def _document(spec: ServingPlanSpec, answer: plan.Answer, predictor: Predictor) 
         },
         "candidates": {
             "scored": len(answer.candidates),
-            "total": len(answer.candidates),
+            "total": len(answer.candidates) + answer.pruned_count,
             "simulations": answer.simulations_count,
             "refused": len(answer.refusals),
         },

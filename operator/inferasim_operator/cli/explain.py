@@ -1,0 +1,197 @@
+"""`inferasim explain`: why a plan chose what it chose, from the plan's files or from its result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from inferasim_operator.cli import plan as plan_command
+from inferasim_operator.cli.output import Format, emit, exit_codes
+from inferasim_operator.planning import answer_plan
+from simcore.errors import FormatError, InputError
+from simcore.search import explain as explain_rows
+from simcore.search.explain import Explanation, Row
+from simcore.search.plan import refusal_counts
+from simcore.search.tiers import Tier
+from simcore.units import MICRO, MILLI
+
+FROM_RESULT = "from a result: only its front and short lists are compared; give the plan's files for all candidates"
+
+
+def explain(
+    files: Annotated[list[str], typer.Argument(help="RESULT.json of a plan, or the plan's own files and folders.")],
+    output: Annotated[Format, typer.Option("-o", "--output", help="How to print it.")] = Format.TABLE,
+) -> None:
+    """Say why each tier got its configuration: binding limits, runners-up, and where the choice flips.
+
+    Exit code 0, or 2 when a file breaks a rule.
+    """
+    with exit_codes():
+        emit(explain_files(files), output, draw)
+
+
+def explain_files(files: list[str]) -> dict[str, Any]:
+    """The explanation of one result, or of the plan in `files`. Raises InputError."""
+    result = _result(files[0]) if len(files) == 1 else None
+    if result is not None:
+        return {"scope": FROM_RESULT, "tiers": _from_result(result), "refused": _refused(result.get("refusals") or [])}
+    _, answer, _ = answer_plan(plan_command.gather(files))
+    rows = explain_rows.rows_of(answer)
+    tiers = []
+    for choice in answer.choices:
+        chosen = None if choice.chosen is None else rows[choice.chosen]
+        found = explain_rows.explain(rows, choice.tier, chosen=chosen)
+        document = _document(found)
+        if chosen is None and choice.binding is not None:
+            document["why"] = f"no candidate qualifies: {choice.binding.limit}: {choice.binding.detail}"
+        tiers.append(document)
+    return {"scope": "all scored candidates", "tiers": tiers, "refused": dict(refusal_counts(answer.refusals))}
+
+
+def _result(path: str) -> Mapping[str, Any] | None:
+    """The document when `path` is a plan's result; None for anything else, which then has to be a plan."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError("file", path, "be readable", str(error.strerror)) from error
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or "selected" not in document or "effective" not in document:
+        return None
+    return document
+
+
+def _from_result(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    try:
+        rows = [_row(row) for row in result["front"]]
+        rows += [_row(row) for short in result.get("shortList", {}).values() for row in short]
+        rows = list({row.key: row for row in rows}.values())
+        chosen = {item["tier"]: _row(_flat(item)) for item in result["selected"]}
+        bindings = {item["tier"]: f"{item['limit']}: {item['detail']}" for item in result["binding"]}
+        tiers = [_tier(item) for item in result["effective"]["tiers"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError("result", None, "result", str(error), "be what `inferasim plan -o json` writes") from error
+    documents = []
+    for tier in tiers:
+        if tier.name in chosen:
+            documents.append(_document(explain_rows.explain(rows, tier, chosen=chosen[tier.name])))
+        else:
+            why = f"no candidate qualifies: {bindings.get(tier.name, 'unknown')}"
+            documents.append(_document(Explanation(tier, None, None, why, None, ())))
+    return documents
+
+
+def _flat(selection: Mapping[str, Any]) -> dict[str, Any]:
+    configuration = selection["configuration"]
+    return {**configuration, "gpus": selection["gpus"], **selection["predicted"]}
+
+
+def _row(row: Mapping[str, Any]) -> Row:
+    return Row(
+        str(row["engine"]),
+        plan_command.layout_text(row["layout"]),
+        int(row["replicas"]),
+        int(row["gpus"]),
+        int(row["concurrency"]),
+        row["ttftMilliseconds"] * MILLI,
+        row["tpotMicroseconds"] * MICRO,
+        float(row["tokensPerSecondPerGpu"]),
+    )
+
+
+def _tier(item: Mapping[str, Any]) -> Tier:
+    ttft = item["ttftMilliseconds"]
+    return Tier(item["name"], float(item["tokensPerSecondPerUser"] or 0), None if ttft is None else ttft * MILLI)
+
+
+def _refused(refusals: list[Any]) -> dict[str, int]:
+    rules = [str(item.get("rule")) for item in refusals if isinstance(item, dict)]
+    return {rule: rules.count(rule) for rule in sorted(set(rules))}
+
+
+def _document(found: Explanation) -> dict[str, Any]:
+    blocked = found.blocked
+    return {
+        "tier": found.tier.name,
+        "chosen": None if found.chosen is None else _row_document(found.chosen),
+        "headroomPermille": _permille(found.headroom_frac),
+        "why": found.why,
+        "blocked": None
+        if blocked is None
+        else {
+            "configuration": _row_document(blocked.row),
+            "limit": blocked.limit,
+            "gainPermille": _permille(blocked.gain_frac),
+            "missPermille": _permille(blocked.miss_frac),
+        },
+        "runnersUp": [
+            {
+                "configuration": _row_document(item.row),
+                "throughputPermille": _permille(item.throughput_frac),
+                "headroomPermille": _permille(item.headroom_frac),
+                "why": item.why,
+                "breakEven": None
+                if item.break_even is None
+                else {
+                    "holdsAtConcurrency": item.break_even.holds_at,
+                    "flipsAtConcurrency": item.break_even.flips_at,
+                    "reason": item.break_even.reason,
+                },
+            }
+            for item in found.runners_up
+        ],
+    }
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    return {
+        "label": row.label,
+        "gpus": row.gpus_count,
+        "concurrency": row.concurrency,
+        "tokensPerSecondPerGpu": round(row.throughput_per_gpu_tokens_per_s),
+        "ttftMilliseconds": round(row.ttft_s / MILLI),
+        "tpotMicroseconds": round(row.tpot_s / MICRO),
+    }
+
+
+def _permille(fraction: float | None) -> int | None:
+    return None if fraction is None else round(fraction * 1000)
+
+
+def draw(result: Mapping[str, Any]) -> None:
+    """One paragraph per tier."""
+    console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    for item in result["tiers"]:
+        chosen = item["chosen"]
+        say(f"{item['tier']}: {_text(chosen) if chosen else 'no configuration'}")
+        say(f"  why: {item['why']}")
+        blocked = item["blocked"]
+        if blocked:
+            say(
+                f"  {blocked['limit']} binds: without it {_text(blocked['configuration'])} would give "
+                f"{blocked['gainPermille'] / 10:+.0f} %; it misses the limit by {blocked['missPermille'] / 10:.0f} %"
+            )
+        for other in item["runnersUp"]:
+            say(f"  not {_text(other['configuration'])}: {other['why']}")
+            flip = other["breakEven"]
+            if flip:
+                say(
+                    f"    flips between {flip['holdsAtConcurrency']} and {flip['flipsAtConcurrency']} clients: "
+                    f"{flip['reason']}"
+                )
+    if result["refused"]:
+        say("refused layouts: " + ", ".join(f"{rule} {count}" for rule, count in result["refused"].items()))
+    say(f"({result['scope']})")
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    return f"{row['label']} at {row['concurrency']} clients ({row['tokensPerSecondPerGpu']} tok/s/GPU)"
