@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from simcore.cards.layout import Engine
+from simcore.des.closed_loop import closed_loop as simulate
+from simcore.des.config import SchedulerConfig
 from simcore.errors import DomainError
 from simcore.predict.steady import closed_loop, first_wave_factor, two_pools
+from simcore.stepcost.table import StepTable
 
 
 def test_one_client_is_prefill_then_decode() -> None:
@@ -55,3 +60,26 @@ def test_two_pools_without_load_and_at_saturation() -> None:
         host_s=0.05, first_wave=0.0,
     )  # fmt: skip
     assert double.requests_per_s == pytest.approx(2 / 0.2, rel=0.02)
+
+
+@pytest.mark.parametrize("engine", list(Engine))
+@pytest.mark.parametrize(("clients", "prompt"), [(4, 1024), (32, 1024), (32, 8192), (128, 8192)])
+def test_agrees_with_the_simulator_on_the_means(engine: Engine, clients: int, prompt: int) -> None:
+    """Drawn lengths, ten requests per client, step 10 ms + 50 us b, prefill 22 us/token: T and TPOT within 4 %."""
+    requests = 10 * clients
+    random = np.random.default_rng(7)
+    prompts = random.integers(round(0.8 * prompt), prompt, requests, endpoint=True)
+    outputs = random.integers(820, 1024, requests, endpoint=True)
+    steps = np.array([0, *(round((10e-3 + 50e-6 * batch) * 1e12) for batch in range(1, clients + 1))], dtype=np.int64)
+    none = np.zeros(clients + 1, np.int64)
+    table = StepTable(steps, none, none, 0, 0, 22_000_000, 0, 0)
+    run = simulate(
+        table, SchedulerConfig(engine, 1024, 16384, 16384, 1 << 40), concurrency=clients, requests=requests,
+        prompt_tokens=prompts, output_tokens=outputs,
+    )  # fmt: skip
+    loop = closed_loop(
+        clients=clients, running_cap=1e9, output_tokens=float(outputs.mean()), step_s=10e-3 + 50e-6 * clients,
+        prefill_s=22e-6 * float(prompts.mean()), host_s=0.0, wait_s=run.mean_ttft_s,
+    )  # fmt: skip
+    assert loop.request_s == pytest.approx(run.mean_e2e_s, rel=0.04)
+    assert loop.tpot_s == pytest.approx(run.mean_tpot_s, rel=0.04)
