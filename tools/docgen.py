@@ -1,4 +1,4 @@
-"""Writes docs/generated/{equations,constants,nomenclature}.md from the register of laws, the constants and the units.
+"""Writes docs/generated/*.md from the register of laws, the constants, the units, the levers and the objectives.
 
 With --check nothing is written; a missing or stale file is an error.
 """
@@ -20,6 +20,8 @@ from simcore.data.constants import CURRENT_SET, Constant, Kind, load_constants
 from simcore.data.loader import read_data
 from simcore.laws.fusions import load_fusions
 from simcore.laws.registry import LAWS, PAPER, LawRecord
+from simcore.search.levers import Allowed, Lever, LeverKind, levers
+from simcore.search.objectives import Objective, objectives
 from simcore.units import SUFFIXES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +37,7 @@ def main(arguments: list[str]) -> int:
         "equations.md": equations_page(LAWS.values(), read_data("deviations.yaml")),
         "constants.md": constants_page(load_constants().values()),
         "nomenclature.md": nomenclature_page(SUFFIXES),
+        "levers.md": levers_page(levers().values(), objectives().values()),
     }
     stale = [name for name, text in pages.items() if _current(OUTPUT / name) != text]
     if "--check" in arguments:
@@ -131,6 +134,57 @@ def _constant_row(record: Constant) -> str:
         value = f"{record.value:g}" if abs(record.value) < 1e6 else f"{record.value:.6g}"
     cells = (record.name, value, record.unit, record.source, record.uncertainty, record.applies_to, record.note or "-")
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |\n"
+
+
+def levers_page(all_levers: Iterable[Lever], all_objectives: Iterable[Objective]) -> str:
+    """Levers with their values per engine and version, then the objectives with what each reads."""
+    records = list(all_levers)
+    text = [STAMP, f"# Levers and objectives\n\n{len(records)} levers: "]
+    text.append(
+        f"{sum(one.kind is LeverKind.ANCHOR_DEFINING for one in records)} define the anchor, the others are "
+        f"transferred. {sum(not one.held for one in records)} move in a search today; the others keep their value, "
+        "for the reason given.\n\n| lever | group | kind | values | priced by | held because | source |\n"
+        + "| --- " * 7
+        + "|\n"
+    )
+    for one in records:
+        cells = (one.name, one.group, one.kind.value, _lever_values(one), one.priced, one.held or "-", one.source)
+        text.append("| " + " | ".join(_cell(cell) for cell in cells) + " |\n")
+    text.append("\n## Values by engine and version\n\n| lever | engines | versions | values | source |\n")
+    text.append("| --- " * 5 + "|\n")
+    for one in records:
+        for entry in one.allowed:
+            engines = ", ".join(engine.value for engine in entry.engines)
+            values = ", ".join(map(str, entry.values))
+            row = (one.name, engines, _version_range(entry), values, entry.source)
+            text.append("| " + " | ".join(_cell(cell) for cell in row) + " |\n")
+    listed = list(all_objectives)
+    text.append(f"\n## Objectives ({len(listed)})\n\n| objective | direction | unit | of | read from |\n")
+    text.append("| --- " * 5 + "|\n")
+    for item in listed:
+        row = (item.name, item.direction.value, item.unit, item.scope, item.reads)
+        text.append("| " + " | ".join(_cell(cell) for cell in row) + " |\n")
+    return "".join(text)
+
+
+_LEVER_VALUES = {
+    "layout": "widths that the legality table allows together",
+    "cluster": "counts within the GPU budget",
+    "anchors": "what the anchors at hand were measured with",
+    "fixed": "one: the checkpoint's or the anchor's",
+    "load": "what the question asks",
+    "fusions": "`all`, or names joined by +, where a build can have them",
+}
+
+
+def _lever_values(one: Lever) -> str:
+    return "see below" if one.rule.value == "table" else _LEVER_VALUES[one.rule.value]
+
+
+def _version_range(entry: Allowed) -> str:
+    low, high = (None if v is None else ".".join(map(str, v)) for v in (entry.lowest, entry.below))
+    parts = ([f"from {low}"] if low else []) + ([f"below {high}"] if high else [])
+    return " ".join(parts) or "all"
 
 
 def nomenclature_page(suffixes: dict[str, str]) -> str:

@@ -17,7 +17,7 @@ Value = int | str
 """A lever's value; switches are `on` and `off`."""
 
 
-class Kind(StrEnum):
+class LeverKind(StrEnum):
     """Whether a lever changes the kernels of a step (paper 3.1)."""
 
     ANCHOR_DEFINING = "anchorDefining"
@@ -65,7 +65,7 @@ class Lever:
 
     name: str
     group: str
-    kind: Kind
+    kind: LeverKind
     rule: Source
     neutral: Value
     """The value where nothing is said; `engine`, `anchor`, `checkpoint` and `default` stand for theirs."""
@@ -106,7 +106,7 @@ def levers() -> Mapping[str, Lever]:
         found[name] = Lever(
             name,
             fields["group"],
-            Kind(fields["kind"]),
+            LeverKind(fields["kind"]),
             rule,
             fields["neutral"],
             fields["priced"],

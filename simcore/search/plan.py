@@ -34,6 +34,8 @@ class Candidate:
     prediction: Prediction
     throughput_tokens_per_s: float
     """Of all replicas; the replica with one client less than the others is counted as such."""
+    request_rate_per_s: float | None = None
+    """Arrivals of an open loop over all replicas; then `concurrency` is the mean number in flight, rounded up."""
 
     @property
     def gpus_count(self) -> int:
@@ -75,14 +77,19 @@ class Question:
     gpus_per_node: int
     nodes_count: int
     gpu_budget_count: int
-    concurrencies: tuple[int, ...]
+    concurrencies: tuple[int, ...] = ()
+    request_rate_per_s: float | None = None
+    """Arrivals of an open loop, in the place of `concurrencies`."""
     tiers: tuple[Tier, ...] = ()
     rule: TierRule | None = None
 
     def __post_init__(self) -> None:
         if not self.engines:
             raise InputError("engines", (), "name at least one engine")
-        if not self.concurrencies or min(self.concurrencies) < 1:
+        rate = self.request_rate_per_s
+        if rate is not None and (self.concurrencies or not 0 < rate < math.inf):
+            raise InputError("load.requestsPerMinute", rate, "be positive, and stand without `concurrencies`")
+        if rate is None and (not self.concurrencies or min(self.concurrencies) < 1):
             raise InputError("load.concurrencies", self.concurrencies, "hold at least one positive number")
         if not 1 <= self.gpu_budget_count <= self.gpus_per_node * self.nodes_count:
             raise InputError(
@@ -138,6 +145,8 @@ class Answer:
 
 Progress = Callable[[int, int, "Candidate | None"], None]
 """Called with (scored, total, best so far by throughput per GPU)."""
+Chooser = Callable[[Sequence[Candidate], Tier, TierRule], TierChoice]
+"""Picks for one tier; `tiers.choose` is the paper's."""
 
 
 def replica_counts(concurrency: int, largest_count: int) -> list[int]:
@@ -156,8 +165,34 @@ def replica_counts(concurrency: int, largest_count: int) -> list[int]:
     return counts
 
 
-def answer(question: Question, scorer: Scorer, progress: Progress | None = None) -> Answer:
-    """Sweep all engines, layouts, replica counts and concurrencies; choose per tier. Raises InputError."""
+Item = tuple[Shape, int, int]
+"""A candidate to be scored: shape, concurrency, replicas."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """All candidates of a question in their fixed order, and the layouts that are none."""
+
+    items: tuple[Item, ...]
+    refusals: tuple[Refusal, ...]
+
+
+def work_of(question: Question, scorer: Scorer) -> Work:
+    """Every engine, layout, concurrency and replica count. Raises InputError."""
+    shapes, refusals = shapes_of(question, scorer)
+    items = tuple(
+        (shape, concurrency, count)
+        for shape in shapes
+        for concurrency in sorted(set(question.concurrencies))
+        for count in replica_counts(concurrency, question.gpu_budget_count // shape.gpus_count)
+    )
+    if len(items) > MAX_CANDIDATES:
+        raise InputError("load.concurrencies", len(items), f"make at most {MAX_CANDIDATES} candidates")
+    return Work(items, refusals)
+
+
+def shapes_of(question: Question, scorer: Scorer) -> tuple[list[Shape], tuple[Refusal, ...]]:
+    """Replicas that can run within the budget, in a fixed order; the other layouts with their reasons."""
     shapes: list[Shape] = []
     refusals: list[Refusal] = []
     for option in sorted(question.engines, key=lambda o: (o.engine.value, o.version or "")):
@@ -169,26 +204,35 @@ def answer(question: Question, scorer: Scorer, progress: Progress | None = None)
                 detail = f"needs {shape.gpus_count} GPUs of a budget of {question.gpu_budget_count}"
                 refused.append(Refusal(option, shape.layout, "gpu-budget", detail))
         refusals.extend(refused)
-    work = [
-        (shape, concurrency, count)
-        for shape in sorted(shapes, key=lambda s: (s.option.engine.value, s.option.version or "", s.layout))
-        for concurrency in sorted(set(question.concurrencies))
-        for count in replica_counts(concurrency, question.gpu_budget_count // shape.gpus_count)
-    ]
-    if len(work) > MAX_CANDIDATES:
-        raise InputError("load.concurrencies", len(work), f"make at most {MAX_CANDIDATES} candidates")
-    tiers = question.tiers or default_tiers()
+    return sorted(shapes, key=lambda s: (s.option.engine.value, s.option.version or "", s.layout)), tuple(refusals)
+
+
+def answer(
+    question: Question, scorer: Scorer, progress: Progress | None = None, *, chooser: Chooser | None = None
+) -> Answer:
+    """Sweep all engines, layouts, replica counts and concurrencies; choose per tier. Raises InputError.
+
+    A `chooser` may read other figures than the bounds know, so with one every candidate is simulated.
+    """
+    work = work_of(question, scorer)
+    bounds = scorer if chooser is None and isinstance(scorer, Bounding) else None
     rule = question.rule or default_rule()
-    candidates, simulations_count = _score(work, scorer, progress, rule.short_list_count)
-    choices = tuple(_explained(choose(candidates, tier, rule), refusals) for tier in tiers)
-    return Answer(
-        tuple(candidates),
-        front_of(candidates),
-        choices,
-        tuple(refusals),
-        simulations_count,
-        len(work) - len(candidates),
-    )
+    candidates, simulations_count = score(work.items, scorer, progress, bounds=bounds, rule=rule)
+    return chosen(question, candidates, work.refusals, simulations_count, len(work.items) - len(candidates), chooser)
+
+
+def chosen(
+    question: Question,
+    candidates: Sequence[Candidate],
+    refusals: Sequence[Refusal],
+    simulations_count: int,
+    pruned_count: int,
+    chooser: Chooser | None = None,
+) -> Answer:
+    """The answer once all candidates are scored: the front, and one choice per tier."""
+    rule, pick = question.rule or default_rule(), chooser or choose
+    choices = tuple(_explained(pick(candidates, tier, rule), refusals) for tier in question.tiers or default_tiers())
+    return Answer(tuple(candidates), front_of(candidates), choices, tuple(refusals), simulations_count, pruned_count)
 
 
 def candidate_of(
@@ -206,13 +250,20 @@ def candidate_of(
     return Candidate(shape, replicas_count, concurrency, prediction, throughput)
 
 
-def _score(
-    work: Sequence[tuple[Shape, int, int]], scorer: Scorer, progress: Progress | None, enough_count: int
+def score(
+    items: Sequence[Item],
+    scorer: Scorer,
+    progress: Progress | None = None,
+    *,
+    bounds: Bounding | None,
+    rule: TierRule,
 ) -> tuple[list[Candidate], int]:
+    """Candidates of `items` in their order, and how many simulations they took; with `bounds` hopeless ones are left
+    out."""
     cache: dict[tuple[int, int], Prediction] = {}
     best: Candidate | None = None
     candidates: list[Candidate] = []
-    limits = _Limits(scorer, enough_count) if isinstance(scorer, Bounding) else None
+    limits = _Limits(bounds, rule.short_list_count) if bounds is not None else None
 
     def replica(shape: Shape, share: int) -> Prediction:
         key = (id(shape), share)
@@ -220,7 +271,7 @@ def _score(
             cache[key] = scorer.predict(shape, share)
         return cache[key]
 
-    for number, (shape, concurrency, count) in enumerate(work, start=1):
+    for number, (shape, concurrency, count) in enumerate(items, start=1):
         is_known = (id(shape), math.ceil(concurrency / count)) in cache
         if limits is None or is_known or not limits.can_prune(shape, count, concurrency):
             candidate = candidate_of(shape, count, concurrency, replica)
@@ -230,7 +281,7 @@ def _score(
             if best is None or _faster(candidate, best):
                 best = candidate
         if progress is not None:
-            progress(number, len(work), best)
+            progress(number, len(items), best)
     return candidates, len(cache)
 
 

@@ -114,6 +114,11 @@ class Space:
         self._predictions: dict[tuple[Overrides, Layout, int], Prediction] = {}
         self._trials: dict[tuple[tuple[str, Value], ...], Trial] = {}
 
+    @property
+    def simulations_count(self) -> int:
+        """Simulated runs so far."""
+        return len(self._predictions)
+
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """Legal layouts within the budget, narrowest first; memory is not judged yet."""

@@ -6,7 +6,7 @@ import pytest
 
 from simcore.cards.layout import Engine
 from simcore.errors import InputError, UnknownNameError
-from simcore.search.levers import Kind, Source, lever, levers
+from simcore.search.levers import LeverKind, Source, lever, levers
 from tests.search_spaces import space
 
 # Rows of Table 4 by the lever that stands for them, transcribed from the paper.
@@ -50,10 +50,10 @@ def test_there_are_36_levers_and_they_cover_table_4() -> None:
 def test_kinds_follow_section_3_1() -> None:
     """Anchor-defining: precision, attention and MoE implementation, graph capture, speculative method, DCP (5.6)."""
     for name in ("weightsDtype", "kvDtype", "attentionBackend", "moeBackend", "graphCapture", "speculation.method"):
-        assert lever(name).kind is Kind.ANCHOR_DEFINING, name
+        assert lever(name).kind is LeverKind.ANCHOR_DEFINING, name
     for name in ("layout.tensorParallel", "layout.expertParallel", "replicas", "load.concurrency", "prefixCaching"):
-        assert lever(name).kind is Kind.TRANSFERABLE, name
-    assert lever("layout.decodeContextParallel").kind is Kind.ANCHOR_DEFINING
+        assert lever(name).kind is LeverKind.TRANSFERABLE, name
+    assert lever("layout.decodeContextParallel").kind is LeverKind.ANCHOR_DEFINING
 
 
 @pytest.mark.parametrize(
