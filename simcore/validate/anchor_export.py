@@ -39,12 +39,12 @@ PREFILL_LENGTHS = (1024, 2048, 4096, 8192, 16384)
 class Residuals:
     """Median absolute relative errors of the fit on its own rows, simulated in closed form."""
 
-    tpot: float
-    ttft: float | None
-    throughput: float | None
+    tpot_frac: float
+    ttft_frac: float | None
+    throughput_frac: float | None
 
     def by_name(self) -> dict[str, float]:
-        found = {"tpot": self.tpot, "ttft": self.ttft, "throughput": self.throughput}
+        found = {"tpot": self.tpot_frac, "ttft": self.ttft_frac, "throughput": self.throughput_frac}
         return {name: round(value, 5) for name, value in found.items() if value is not None}
 
 

@@ -130,7 +130,7 @@ class FittedLayout:
     def largest_batch(self) -> float:
         return max(cell.running for cell in self.cells)
 
-    def waits_at(self, clients: float, shape: Shape, *, is_drawn: bool, simulated: float) -> float:
+    def waits_at(self, clients: float, shape: Shape, *, is_drawn: bool, simulated_count: float) -> float:
         """Prefills in a mean TTFT at `clients`: the simulated number, moved as the measured cells lie off theirs."""
         timed = [
             (cell, waits)
@@ -141,14 +141,14 @@ class FittedLayout:
         scale = CLIENTS_SCALE if mine else OTHER_SHAPE_CLIENTS_SCALE
         mine = mine or [(cell, waits) for cell, waits in timed if cell.is_drawn == is_drawn]
         if not mine:
-            return simulated
+            return simulated_count
         logs = []
         weights = []
         for cell, waits in mine:
             waited_s = max((cell.ttft_s or 0.0) - self.host_s, 0.0)
             logs.append(math.log(max(waited_s / self.prefill.seconds(cell.prompt_tokens), 0.3) / waits))
             weights.append(math.exp(-abs(math.log(cell.clients / clients)) / scale))
-        return simulated * math.exp(float(np.average(logs, weights=np.asarray(weights) + 1e-12)))
+        return simulated_count * math.exp(float(np.average(logs, weights=np.asarray(weights) + 1e-12)))
 
     def _curve(self, shape: Shape) -> tuple[Floats, Floats]:
         """(batches, steps without context reading) seen from a shape, kept because every row of a shape asks for it."""

@@ -115,7 +115,9 @@ def _waits(projection: Projection, traffic: _Traffic, engine: str, clients: floa
         prefill=projection.prefill,
         shared_frac=0.0 if features is None else 1.0 - features.unread_frac(clients),
     )
-    return projection.fitted.waits_at(clients, traffic.shape, is_drawn=traffic.lengths.is_drawn, simulated=simulated)
+    return projection.fitted.waits_at(
+        clients, traffic.shape, is_drawn=traffic.lengths.is_drawn, simulated_count=simulated
+    )
 
 
 def _pipeline_step(projection: Projection, traffic: _Traffic, batch: float, stages: int) -> tuple[float, float]:

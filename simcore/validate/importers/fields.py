@@ -29,11 +29,16 @@ class Node:
     def has(self, name: str) -> bool:
         return isinstance(self.value, dict) and self.value.get(name) is not None
 
-    def number(self, *, least: float = 0.0) -> float:
-        """A finite number of at least `least`."""
+    def number(self, *, least_count: float = 0.0) -> float:
+        """A finite number of at least `least_count`."""
         value = self.value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
-            raise self.refuse(f"be a number of at least {least:g}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or value < least_count
+        ):
+            raise self.refuse(f"be a number of at least {least_count:g}")
         return float(value)
 
     def positive(self) -> float:

@@ -90,22 +90,29 @@ class Load:
 
 
 def load_of(
-    *, requested_rate: float | None, achieved_rate: float, cap: int | None, mean_request_s: float, where: str
+    *,
+    requested_requests_per_s: float | None,
+    achieved_requests_per_s: float,
+    cap: int | None,
+    mean_request_s: float,
+    where: str,
 ) -> Load:
     """The concurrency a run stands for: its cap when that held it, else the mean in flight by Little's law.
 
     Raises FormatError when neither is known.
     """
-    in_flight = max(round(achieved_rate * mean_request_s), 1)
-    if requested_rate is None:
+    in_flight = max(round(achieved_requests_per_s * mean_request_s), 1)
+    if requested_requests_per_s is None:
         if cap is None:
             raise FormatError(where, None, "max_concurrency", None, "be given when the request rate is unlimited")
         return Load(cap, ())
-    if achieved_rate < ACHIEVED_RATE_FRAC * requested_rate:
+    if achieved_requests_per_s < ACHIEVED_RATE_FRAC * requested_requests_per_s:
         held = cap if cap is not None else in_flight
-        note = f"closed loop: {achieved_rate:.3g} of {requested_rate:.3g} requests/s reached; latencies omit the wait"
+        note = f"closed loop: {achieved_requests_per_s:.3g} of {requested_requests_per_s:.3g} requests/s reached; latencies omit the wait"
         return Load(held, (note,))
-    return Load(in_flight, (f"open loop at {requested_rate:.3g} requests/s; concurrency is the mean in flight",))
+    return Load(
+        in_flight, (f"open loop at {requested_requests_per_s:.3g} requests/s; concurrency is the mean in flight",)
+    )
 
 
 def corpus_text(runs: Iterable[tuple[Measured, Deployment, str]]) -> str:

@@ -63,8 +63,8 @@ def _serving_load(document: Node, completed: int, duration_s: float) -> Load:
         tokens = document.get("total_output_tokens").positive() / completed
         latency_ms = document.get("mean_ttft_ms").number() + (tokens - 1) * document.get("mean_tpot_ms").number()
     return load_of(
-        requested_rate=requested,
-        achieved_rate=completed / duration_s,
+        requested_requests_per_s=requested,
+        achieved_requests_per_s=completed / duration_s,
         cap=None if cap.value is None else cap.count(),
         mean_request_s=latency_ms * MILLI,
         where=document.where,
@@ -107,8 +107,8 @@ def read_aiperf_summary(document: Node) -> list[Measured]:
     rate = load.get("request_rate")
     cap = load.get("concurrency")
     driven = load_of(
-        requested_rate=None if rate.value is None else rate.positive(),
-        achieved_rate=document.get("request_throughput").get("avg").positive(),
+        requested_requests_per_s=None if rate.value is None else rate.positive(),
+        achieved_requests_per_s=document.get("request_throughput").get("avg").positive(),
         cap=None if cap.value is None else cap.count(),
         mean_request_s=latency_s,
         where=document.where,
