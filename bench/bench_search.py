@@ -194,9 +194,8 @@ def sweep() -> float:
                 points += 1
         front += len(plan.front_of(candidates))
     cpu_s = time.process_time() - start
-    print(
-        f"Pareto sweep: {points} points, {front} on fronts, {cpu_s:.0f} CPU s of {SWEEP_CPU_S:.0f}, {points / cpu_s:.0f}/s"
-    )
+    rate = f"{points / cpu_s:.0f}/s"
+    print(f"Pareto sweep: {points} points, {front} on fronts, {cpu_s:.0f} CPU s of {SWEEP_CPU_S:.0f}, {rate}")
     return cpu_s
 
 

@@ -22,11 +22,12 @@ from simcore.memory.pool import DEFAULT_MEMORY_FRAC
 from simcore.predict.bounds import Bound, replica_bound
 from simcore.predict.costs import CostRequest, Speculation, build_cost
 from simcore.predict.engines import EngineDefaults, engine_defaults
+from simcore.predict.facts import ReplicaFacts
 from simcore.predict.intervals import Distance, interval_calibration
 from simcore.predict.outcome import Outcome, closed_loop_outcome, simulated_outcome
 from simcore.predict.result import METRICS, Prediction, Source
 from simcore.predict.shapes import EngineOption, Refusal, Shape
-from simcore.stepcost.communication import Communication, communication
+from simcore.stepcost.communication import communication
 from simcore.stepcost.step import Step, StepCost
 from simcore.stepcost.work import rank_work
 
@@ -113,24 +114,6 @@ class _Priced:
     source: Source
 
 
-@dataclass(frozen=True, eq=False)
-class ReplicaFacts:
-    """What a replica's prediction was made from, for those who read more of it than its means."""
-
-    cost: StepCost
-    collectives: Communication
-    """Collectives of the layout by the communication model, wherever the step's own come from."""
-    attention_dp_count: int
-    mixes: bool
-    """Whether decode and prefill share steps."""
-    chunk_tokens: int
-    """Most tokens of one prompt in a step."""
-    max_running_requests: int
-    """Of one rank."""
-    block_tokens: int
-    pool_tokens_per_rank: int | None
-
-
 class Predictor:
     """Prices engine replicas of one `Setting`; step costs and memory are computed once per layout."""
 
@@ -188,6 +171,7 @@ class Predictor:
             max_running_requests=scheduler.max_running_requests,
             block_tokens=scheduler.block_tokens,
             pool_tokens_per_rank=priced.memory.pool_tokens_per_rank,
+            kv_bytes_per_token=float(priced.memory.kv.bytes_per_token),
         )
 
     def _case(self, option: EngineOption, layout: Layout, gpus_per_node: int) -> LegalityCase:
