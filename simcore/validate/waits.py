@@ -1,8 +1,8 @@
 """How many prefills a mean TTFT holds: the simulator's answer for one layout's steps, scheduler and traffic.
 
 Who waits for whom depends on the scheduler and on how lengths are drawn, and no closed form knows it well: equal
-lengths keep clumps together under SGLang and ATOM, and spread them under vLLM. The light simulator runs the benchmark: ten
-requests per client, all starting at once, lengths drawn as the client drew them, a fixed seed.
+lengths keep clumps together under SGLang and ATOM, and spread them under vLLM. The light simulator runs the benchmark:
+ten requests per client, all starting at once, lengths drawn as the client drew them, a fixed seed.
 """
 
 from __future__ import annotations

@@ -108,7 +108,8 @@ def load_of(
         return Load(cap, ())
     if achieved_requests_per_s < ACHIEVED_RATE_FRAC * requested_requests_per_s:
         held = cap if cap is not None else in_flight
-        note = f"closed loop: {achieved_requests_per_s:.3g} of {requested_requests_per_s:.3g} requests/s reached; latencies omit the wait"
+        reached = f"{achieved_requests_per_s:.3g} of {requested_requests_per_s:.3g} requests/s reached"
+        note = f"closed loop: {reached}; latencies omit the wait"
         return Load(held, (note,))
     return Load(
         in_flight, (f"open loop at {requested_requests_per_s:.3g} requests/s; concurrency is the mean in flight",)
