@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,14 +135,11 @@ def test_figures_from_a_real_prometheus(cluster: Cluster, operator: MakeOperator
     until(lambda: series(op, "inferasim_prediction_ttft_error_ratio", "good") is not None, "an error", timeout_s=90)
     until(lambda: series(op, "inferasim_prediction_throughput_error_ratio", "atom") is not None, "ATOM's", timeout_s=90)
 
-    seconds, requests = (
-        raw_increase(prometheus, f"vllm:time_to_first_token_seconds_{e}", "good")[0] for e in ("sum", "count")
-    )
-    ttft_s = seconds / requests
-    seconds, requests = (
-        raw_increase(prometheus, f"vllm:request_time_per_output_token_seconds_{e}", "good")[0] for e in ("sum", "count")
-    )
-    tpot_s = seconds / requests
+    def raw_mean(metric: str) -> float:
+        sums, counts = (raw_increase(prometheus, f"vllm:{metric}_seconds_{end}", "good")[0] for end in ("sum", "count"))
+        return sums / counts
+
+    ttft_s, tpot_s = raw_mean("time_to_first_token"), raw_mean("request_time_per_output_token")
     tokens, duration_s = raw_increase(prometheus, "vllm:generation_tokens_total", "good")
     by_hand = {
         "inferasim_observed_ttft_seconds": ttft_s,
@@ -209,9 +206,11 @@ def test_figures_from_the_pods(cluster: Cluster, operator: MakeOperator, pages: 
     start_pod(cluster, changed, "chat-1", pages.port)
     until(lambda: series(op, "inferasim_prediction_ttft_error_ratio", "chat") is None, "no error any more")
     assert series(op, "inferasim_live_comparable", "chat") == 0
-    assert not [event for event in cluster.operator_requests() if event.is_forbidden]
-    status_writes = [e for e in cluster.operator_writes() if e.resource == "deploymentmixes/status"]
-    assert len(status_writes) <= 2 + (time.monotonic() - began_s) / 30
+    requests: Iterable[Any] = cluster.operator_requests()
+    assert not [event for event in requests if event.is_forbidden]
+    writes: Iterable[Any] = cluster.operator_writes()
+    status_writes = [e for e in writes if (e.resource, e.subresource) == ("deploymentmixes.inferasim.dev", "status")]
+    assert 1 < len(status_writes) <= 3 + (time.monotonic() - began_s) / 30
 
 
 def start_pod(cluster: Cluster, template: dict[str, Any], name: str, port: int) -> None:
@@ -222,7 +221,6 @@ def start_pod(cluster: Cluster, template: dict[str, Any], name: str, port: int) 
     container["ports"] = [{"containerPort": port, "name": "http", "protocol": "TCP"}]
     cluster.apply(pod)
     ready = {"type": "Ready", "status": "True"}
-    status = {
-        "status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "conditions": [ready]}
-    }
+    address = "127.0.0.1"
+    status = {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [ready]}}
     cluster.kubectl("patch", "pod", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
