@@ -17,7 +17,7 @@ from inferasim_operator.live.page import TIMEOUT, PageError, fetch
 from inferasim_operator.live.pods import Target, targets
 from inferasim_operator.live.request import Pool, Reading
 from inferasim_operator.live.scrape import MAX_BYTES, Scrape, parse_scrape
-from inferasim_operator.live.window import Window, combined, over
+from inferasim_operator.live.window import combined, over
 from simcore.errors import FormatError, InputError
 
 SCRAPERS: Final = 8
@@ -113,8 +113,7 @@ def whole_window(histories: Sequence[Sequence[Scrape]], window_s: float) -> Read
     span_s = min(scrapes[-1].at_s - scrapes[0].at_s for scrapes in histories)
     if span_s < MIN_SPAN_FRAC * window_s:
         return Reading(None, f"a replica has not been observed for the whole window of {window_s:.0f} s")
-    parts: list[Window] = [over(scrapes) for scrapes in histories]
     try:
-        return Reading(combined(parts))
+        return Reading(combined([over(scrapes) for scrapes in histories]))
     except InputError as error:
         return Reading(None, str(error))
