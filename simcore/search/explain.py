@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from simcore.search.plan import Answer
+from simcore.search.plan import Answer, Candidate
 from simcore.search.tiers import Scored, Tier, TierRule, choose, default_rule, headroom_frac, margins
 
 RUNNERS_UP_COUNT: Final = 4
@@ -91,19 +91,21 @@ class Explanation:
 
 def rows_of(answer: Answer) -> list[Row]:
     """All scored candidates as rows."""
-    return [
-        Row(
-            c.shape.option.engine.value,
-            c.shape.layout.label(),
-            c.replicas_count,
-            c.gpus_count,
-            c.concurrency,
-            c.ttft_s,
-            c.tpot_s,
-            c.throughput_per_gpu_tokens_per_s,
-        )
-        for c in answer.candidates
-    ]
+    return [row_of(candidate) for candidate in answer.candidates]
+
+
+def row_of(candidate: Candidate) -> Row:
+    """One candidate as a row."""
+    return Row(
+        candidate.shape.option.engine.value,
+        candidate.shape.layout.label(),
+        candidate.replicas_count,
+        candidate.gpus_count,
+        candidate.concurrency,
+        candidate.ttft_s,
+        candidate.tpot_s,
+        candidate.throughput_per_gpu_tokens_per_s,
+    )
 
 
 def explain(rows: Sequence[Row], tier: Tier, *, chosen: Row | None = None, rule: TierRule | None = None) -> Explanation:
