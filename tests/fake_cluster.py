@@ -85,6 +85,17 @@ class FakeCluster(Client):
         self.writes += 1
         return self.put(merged)
 
+    def merge(self, reference: Reference, change: Mapping[str, Any]) -> Object:
+        self._maybe_break("merge")
+        live = self.objects.get(reference)
+        if live is None:
+            raise NotFoundError(f"{reference} not found", status=404)
+        merged = _merged(live, change)
+        if merged == live:
+            return copy.deepcopy(live)
+        self.writes += 1
+        return self.put(merged)
+
     def apply_status(self, manifest: Mapping[str, Any]) -> Object:
         self._maybe_break("apply_status")
         reference = Reference.of(manifest)

@@ -5,29 +5,36 @@ Pure: no cluster, no clock. The operator calls it in a worker process, the comma
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
 import pydantic
 
+from inferasim_operator import packing
 from inferasim_operator.api.v1alpha1.common import unknown_fields
-from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, ServingPlanSpec
+from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, LengthRange, ServingPlanSpec
 from inferasim_operator.convert import first_error
 from simcore.anchors.schema import Anchor, anchor_from
 from simcore.cards import load_accelerator_card, load_model_card
 from simcore.cards.hf import model_card_from_config
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.model import ModelCard
-from simcore.errors import InputError
+from simcore.errors import FormatError, InputError
 from simcore.predict.predictor import Mode, Predictor, Setting
+from simcore.predict.scenario import WorkloadInput, longest_tokens
 from simcore.predict.shapes import EngineOption
-from simcore.search import plan
+from simcore.search import arrivals, plan, shards
+from simcore.search.goal import Goal
+from simcore.search.objectives import Slo, objective
 from simcore.search.recommend import recommend
 from simcore.search.tiers import Tier, TierChoice
 from simcore.units import MICRO, MILLI
 
 PERMILLE = 1000
+SECONDS_PER_MINUTE = 60
 
 ReportProgress = Callable[[Mapping[str, Any]], None]
 
@@ -35,16 +42,81 @@ ReportProgress = Callable[[Mapping[str, Any]], None]
 def compute_plan(request: Mapping[str, Any], progress: ReportProgress | None = None) -> dict[str, Any]:
     """The answer to `{"spec", "anchors": {name: anchor}, "modelConfig": config.json or None}`.
 
+    With `"shards"` (the packed results of all shards) what they hold is not simulated again; the answer is the same.
     Raises InputError (the question breaks a rule) — an infeasible plan is an answer, not an error.
     """
-    return _document(*answer_plan(request, progress))
+    prepared, answer = answer_prepared(request, progress)
+    return _document(prepared, answer)
+
+
+def compute_part(
+    request: Mapping[str, Any], index: int, count: int, progress: ReportProgress | None = None
+) -> dict[str, Any]:
+    """What shard `index` of `count` finds, as JSON. Raises InputError."""
+    prepared = prepare(request)
+    part = shards.price_part(prepared.question, prepared.scorer, index, count, _relay(progress))
+    return shards.part_document(part)
 
 
 def answer_plan(
     request: Mapping[str, Any], progress: ReportProgress | None = None
 ) -> tuple[ServingPlanSpec, plan.Answer, Predictor]:
     """The same before it becomes a document: the typed spec, every candidate, and what priced them."""
+    prepared, answer = answer_prepared(request, progress)
+    return prepared.spec, answer, prepared.predictor
+
+
+def answer_prepared(request: Mapping[str, Any], progress: ReportProgress | None = None) -> tuple[Prepared, plan.Answer]:
+    """The question made ready, and its answer."""
+    prepared = prepare(request)
+    question, scorer, relay = prepared.question, prepared.scorer, _relay(progress)
+    chooser = prepared.goal.choose if prepared.goal is not None else None
+    if question.request_rate_per_s is not None:
+        found = arrivals.answer_rate(
+            question,
+            arrivals.DrawnScorer(prepared.predictor, prepared.workload),
+            mean_output_tokens=prepared.output_tokens,
+            progress=relay,
+            chooser=chooser,
+        )
+    elif request.get("shards"):
+        parts = [_part(text, index) for index, text in enumerate(request["shards"])]
+        found = shards.merge(question, scorer, parts, relay, chooser=chooser)
+    else:
+        found = plan.answer(question, scorer, relay, chooser=chooser)
+    return prepared, found
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A question with all that answers it."""
+
+    spec: ServingPlanSpec
+    predictor: Predictor
+    scorer: plan.Scorer
+    question: plan.Question
+    workload: WorkloadInput
+    goal: Goal | None
+    """None where the paper's rule alone chooses."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of a mean request."""
+        given = self.spec.workload.synthetic
+        return self.predictor.setting.prompt_tokens if given is None else _middle(given.prompt_tokens)
+
+    @property
+    def output_tokens(self) -> int:
+        """Of a mean request."""
+        given = self.spec.workload.synthetic
+        return self.predictor.setting.output_tokens if given is None else _middle(given.output_tokens)
+
+
+def prepare(request: Mapping[str, Any]) -> Prepared:
+    """The question made ready. Raises InputError."""
     spec = parse_spec(request["spec"])
+    if spec.cluster.nodes is None:
+        raise InputError("cluster.nodes", None, "be given here", "`discovery` needs the operator in a cluster")
     anchors = {name: anchor_from(raw, name) for name, raw in sorted(dict(request.get("anchors") or {}).items())}
     card = _model_card(spec, request.get("modelConfig"))
     accelerator = load_accelerator_card(spec.cluster.accelerator)
@@ -52,16 +124,60 @@ def answer_plan(
         raise InputError(
             "cluster.accelerator", spec.cluster.accelerator, "be an AMD GPU with a planning card", "see docs/check.md"
         )
+    workload = _workload(spec)
+    prompt_tokens, output_tokens = longest_tokens(workload)
     setting = Setting(
         card=card,
         accelerator=accelerator,
         anchors=anchors,
         mode=_mode(spec),
-        prompt_tokens=spec.workload.fixed.prompt_tokens,
-        output_tokens=spec.workload.fixed.output_tokens,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
     )
     predictor = Predictor(setting)
-    return spec, plan.answer(_question(spec, accelerator.gpus_per_node), predictor, _relay(progress)), predictor
+    scorer = predictor if workload.fixed is not None else arrivals.DrawnScorer(predictor, workload)
+    question = _question(spec, accelerator.gpus_per_node)
+    prepared = Prepared(spec, predictor, scorer, question, workload, None)
+    if spec.objective is None and spec.slo is None:
+        return prepared
+    goal = Goal(
+        predictor,
+        scorer,
+        objective(spec.objective.value) if spec.objective is not None else None,
+        _slo(spec),
+        prompt_tokens=prepared.prompt_tokens,
+        output_tokens=prepared.output_tokens,
+    )
+    return replace(prepared, goal=goal)
+
+
+def _part(packed: str, index: int) -> shards.Part:
+    where = f"shard {index}"
+    try:
+        document = json.loads(packing.unpack(packed))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(where, None, "shard", str(error), "be a shard's result") from error
+    return shards.part_from(document, where)
+
+
+def _workload(spec: ServingPlanSpec) -> WorkloadInput:
+    given = spec.workload.to_dict()
+    return WorkloadInput.model_validate(given)
+
+
+def _middle(length: LengthRange) -> int:
+    """Of an even draw, rounded."""
+    return round((length.minimum + length.maximum) / 2)
+
+
+def _slo(spec: ServingPlanSpec) -> Slo:
+    given = spec.slo
+    if given is None:
+        return Slo()
+    return Slo(
+        None if given.ttft_milliseconds is None else given.ttft_milliseconds * MILLI,
+        None if given.tpot_microseconds is None else given.tpot_microseconds * MICRO,
+    )
 
 
 def parse_spec(raw: Mapping[str, Any]) -> ServingPlanSpec:
@@ -91,6 +207,7 @@ def _mode(spec: ServingPlanSpec) -> Mode:
 
 def _question(spec: ServingPlanSpec, card_gpus_per_node: int) -> plan.Question:
     gpus_per_node = spec.cluster.gpus_per_node or card_gpus_per_node
+    nodes_count, rate = spec.cluster.nodes or 1, spec.load.requests_per_minute
     engines = tuple(
         EngineOption(
             Engine(choice.name.value),
@@ -111,9 +228,10 @@ def _question(spec: ServingPlanSpec, card_gpus_per_node: int) -> plan.Question:
     return plan.Question(
         engines=engines,
         gpus_per_node=gpus_per_node,
-        nodes_count=spec.cluster.nodes,
-        gpu_budget_count=spec.cluster.gpu_budget or gpus_per_node * spec.cluster.nodes,
-        concurrencies=spec.load.concurrencies,
+        nodes_count=nodes_count,
+        gpu_budget_count=spec.cluster.gpu_budget or gpus_per_node * nodes_count,
+        concurrencies=spec.load.concurrencies or (),
+        request_rate_per_s=None if rate is None else rate / SECONDS_PER_MINUTE,
         tiers=tiers,
     )
 
@@ -149,16 +267,17 @@ def _relay(progress: ReportProgress | None) -> plan.Progress | None:
     return relay
 
 
-def _document(spec: ServingPlanSpec, answer: plan.Answer, predictor: Predictor) -> dict[str, Any]:
+def _document(prepared: Prepared, answer: plan.Answer) -> dict[str, Any]:
+    predictor = prepared.predictor
     selected = [
-        _selection(answer.candidates[choice.chosen], choice, predictor)
+        _selection(answer.candidates[choice.chosen], choice, prepared)
         for choice in answer.choices
         if choice.chosen is not None
     ]
     return {
         "feasible": answer.is_feasible,
         "selected": selected,
-        "binding": [_binding(answer, choice, predictor) for choice in answer.choices if choice.binding is not None],
+        "binding": [_binding(answer, choice, prepared) for choice in answer.choices if choice.binding is not None],
         "front": [_front_row(answer.candidates[index]) for index in answer.front],
         "shortList": {
             choice.tier.name: [_front_row(answer.candidates[index]) for index in choice.short_list]
@@ -191,10 +310,10 @@ def _document(spec: ServingPlanSpec, answer: plan.Answer, predictor: Predictor) 
         ],
         "effective": {
             "model": predictor.setting.card.name,
-            "gpuBudget": spec.cluster.gpu_budget
-            or (spec.cluster.gpus_per_node or predictor.setting.accelerator.gpus_per_node) * spec.cluster.nodes,
+            "gpuBudget": prepared.question.gpu_budget_count,
             "mode": predictor.setting.mode.value.capitalize(),
             "tiers": [_tier(choice.tier) for choice in answer.choices],
+            **_asked(prepared.spec),
         },
         "provenance": {
             "inferasimVersion": metadata.version("inferasim"),
@@ -211,28 +330,43 @@ def _tier(tier: Tier) -> dict[str, Any]:
     }
 
 
-def _selection(candidate: plan.Candidate, choice: TierChoice, predictor: Predictor) -> dict[str, Any]:
+def _selection(candidate: plan.Candidate, choice: TierChoice, prepared: Prepared) -> dict[str, Any]:
     return {
         "tier": choice.tier.name,
-        "configuration": _configuration(candidate, predictor),
+        "configuration": _configuration(candidate, prepared),
         "gpus": candidate.gpus_count,
         "predicted": _predicted(candidate),
         "headroomPermille": None if choice.headroom_frac is None else _permille(choice.headroom_frac),
-        "reason": _reason(candidate, choice),
-        "source": _source(candidate, predictor.setting.anchors),
+        "reason": _reason(candidate, choice, prepared.goal),
+        "source": _source(candidate, prepared.predictor.setting.anchors),
     }
 
 
-def _reason(candidate: plan.Candidate, choice: TierChoice) -> str:
+def _asked(spec: ServingPlanSpec) -> dict[str, Any]:
+    """What the choice was made by, where it is not the paper's rule; and the load where it is a rate."""
+    found: dict[str, Any] = {}
+    if spec.objective is not None:
+        found["objective"] = spec.objective.value
+    if spec.slo is not None:
+        found["slo"] = spec.slo.to_dict()
+    if spec.load.requests_per_minute is not None:
+        found["requestsPerMinute"] = spec.load.requests_per_minute
+    return found
+
+
+def _reason(candidate: plan.Candidate, choice: TierChoice, goal: Goal | None) -> str:
+    if goal is not None and goal.objective is not None:
+        value = goal.figure(candidate)
+        return f"best {goal.objective.name} ({value:.4g} {goal.objective.unit}) of those that meet the tier"
     rate = f"{candidate.throughput_per_gpu_tokens_per_s:.0f} tok/s per GPU"
     if choice.headroom_frac is None:
         return f"best throughput per GPU within 5 % ({rate}), quickest of the band; the tier sets no limit"
     return f"within 5 % of the best throughput per GPU ({rate}) with the most headroom ({choice.headroom_frac:+.0%})"
 
 
-def _configuration(candidate: plan.Candidate, predictor: Predictor) -> dict[str, Any]:
+def _configuration(candidate: plan.Candidate, prepared: Prepared) -> dict[str, Any]:
     """What emission needs, in the words of the API; scheduler settings are those that were simulated."""
-    shape, setting = candidate.shape, predictor.setting
+    shape, predictor, setting = candidate.shape, prepared.predictor, prepared.predictor.setting
     limits = predictor.limits(shape)
     document = {
         "engine": shape.option.engine.value,
@@ -244,8 +378,8 @@ def _configuration(candidate: plan.Candidate, predictor: Predictor) -> dict[str,
         "replicas": candidate.replicas_count,
         "gpusPerReplica": shape.gpus_count,
         "concurrency": candidate.concurrency,
-        "promptTokens": setting.prompt_tokens,
-        "outputTokens": setting.output_tokens,
+        "promptTokens": prepared.prompt_tokens,
+        "outputTokens": prepared.output_tokens,
         "maxModelLengthTokens": setting.prompt_tokens + setting.output_tokens,
         "kvDtype": predictor.kv_dtype(shape),
         "blockSize": limits.block_tokens,
@@ -293,7 +427,7 @@ def _source(candidate: plan.Candidate, anchors: Mapping[str, Anchor]) -> dict[st
     return document
 
 
-def _binding(answer: plan.Answer, choice: TierChoice, predictor: Predictor) -> dict[str, Any]:
+def _binding(answer: plan.Answer, choice: TierChoice, prepared: Prepared) -> dict[str, Any]:
     binding = choice.binding
     if binding is None:
         raise InputError("binding", None, "be given for a tier without a configuration")
@@ -301,7 +435,7 @@ def _binding(answer: plan.Answer, choice: TierChoice, predictor: Predictor) -> d
     if choice.nearest is not None:
         nearest = answer.candidates[choice.nearest]
         document["nearest"] = {
-            "configuration": _configuration(nearest, predictor),
+            "configuration": _configuration(nearest, prepared),
             "predicted": _predicted(nearest),
         }
     return document

@@ -85,7 +85,12 @@ class Process:
         computations = compute.Computations(
             settings.compute_function, workers=settings.compute_workers_count, timeout_s=settings.compute_timeout_s
         )
-        context = Context(client, computations)
+        context = Context(
+            client,
+            computations,
+            worker_image=settings.worker_image,
+            serves_all_namespaces=not settings.namespaces,
+        )
         wirings = [self._wire(kind, context) for kind, _ in kinds.KINDS]
         workers = {wiring.kind: wiring.workers for wiring in wirings}
 

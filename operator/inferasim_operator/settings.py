@@ -35,6 +35,8 @@ class Settings:
     compute_function: str = "inferasim_operator.planning:compute_plan"
     compute_workers_count: int = 1
     compute_timeout_s: float = 900.0
+    worker_image: str = ""
+    """The operator's own image: what the Jobs of large searches run. Empty = every search runs in this process."""
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
@@ -71,5 +73,6 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         compute_function=values.get("INFERASIM_COMPUTE_FUNCTION") or Settings.compute_function,
         compute_workers_count=int(number("INFERASIM_COMPUTE_WORKERS", 1)),
         compute_timeout_s=number("INFERASIM_COMPUTE_TIMEOUT_SECONDS", 900.0),
+        worker_image=values.get("INFERASIM_WORKER_IMAGE", ""),
         log_level=values.get("INFERASIM_LOG_LEVEL") or "INFO",
     )

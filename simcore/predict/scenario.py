@@ -117,7 +117,7 @@ def load_scenario(document: Mapping[str, Any], anchors: Mapping[str, Anchor]) ->
         raise InputError("layout", None, "be given")
     engine_words = case.engine_input(given)
     engine = Engine.parse(engine_words.name)
-    prompt, output = _longest(given.workload)
+    prompt, output = longest_tokens(given.workload)
     _check_load(given)
     overrides = Overrides(
         kv_dtype=given.kv_dtype,
@@ -157,7 +157,7 @@ def load_scenario(document: Mapping[str, Any], anchors: Mapping[str, Anchor]) ->
     )
 
 
-def _longest(workload: WorkloadInput) -> tuple[int, int]:
+def longest_tokens(workload: WorkloadInput) -> tuple[int, int]:
     """Prompt and output tokens that the engine must be able to hold."""
     named = [name for name in ("fixed", "synthetic", "trace") if getattr(workload, name) is not None]
     if len(named) != 1:

@@ -342,7 +342,7 @@ def front_of(candidates: Sequence[Candidate]) -> tuple[int, ...]:
 
 
 # When nothing could be scored, the refusal that a user can act on soonest is named first.
-_REFUSAL_ORDER = ("memory", "gpu-budget", "anchor", "legality")
+_REFUSAL_ORDER = ("overload", "memory", "gpu-budget", "anchor", "legality")
 
 
 def _explained(choice: TierChoice, refusals: Sequence[Refusal]) -> TierChoice:

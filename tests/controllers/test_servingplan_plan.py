@@ -5,16 +5,19 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
-from inferasim_operator.engine.actions import CreateObject, Plan
+from inferasim_operator.engine.actions import ApplyObject, CreateObject, DeleteObject, Plan, Reference
 from inferasim_operator.engine.compute import Computation, Failure, Phase
-from inferasim_operator.kinds.servingplan import inputs, render
+from inferasim_operator.kinds.servingplan import inputs, render, search_job, sharding
 from inferasim_operator.kinds.servingplan.checks import Reason, failure_finding
 from inferasim_operator.kinds.servingplan.observe import AnchorObject, ModelConfig, Observed
+from inferasim_operator.kinds.servingplan.observe_nodes import Nodes, resolved
+from inferasim_operator.kinds.servingplan.observe_search import SearchJob
 from inferasim_operator.kinds.servingplan.plan import plan
 from tests import builders
 from tests.conditions import problems
@@ -53,6 +56,24 @@ def _replace_raw(observed: Observed, raw: dict[str, Any]) -> Observed:
     return Observed(**{**{f: getattr(observed, f) for f in observed.__dataclass_fields__}, "raw": raw})
 
 
+def _job(*, suspended: bool = False, **ended: str) -> SearchJob:
+    conditions = [{"type": type_, "status": "True", "message": text} for type_, text in ended.items()]
+    job = {
+        "metadata": {"name": "plan-job", "namespace": "default", "uid": "uid-job"},
+        "spec": {"suspend": suspended},
+        "status": {"conditions": conditions},
+    }
+    return SearchJob(2, "example.test/op:1", job=job)
+
+
+def _shard(index: int, *, is_done: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"metadata": {"name": f"plan-job-{index}"}, "data": {"inputDigest": "d" * 40}}
+    if is_done:
+        found["data"] |= {"candidatesScored": "7", "candidatesTotal": "20"}
+        found["binaryData"] = {search_job.SHARD_KEY: f"shard-{index}"}
+    return found
+
+
 STALLED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "invalid": ({"plan": None, "spec_problem": "`spec.load`: missing"}, Reason.INVALID_SPEC, "`spec.load`: missing"),
     "no-config": (
@@ -72,6 +93,15 @@ STALLED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         Reason.NO_ANCHOR_FOR_ACCELERATOR,
         "no anchor for MI355X: the namespace has anchors for MI300X only",
     ),
+    "no-list": (
+        {"nodes": Nodes(may_list=False, problem="may not list nodes"), "request": None, "digest": ""},
+        Reason.DISCOVERY_NOT_ALLOWED,
+        "may not list nodes",
+    ),
+    "no-nodes": ({"nodes": Nodes(problem="no node with MI355X")}, Reason.NO_NODES_FOUND, "no node with"),
+    "no-image": ({"search": SearchJob(4, "")}, Reason.NO_WORKER_IMAGE, "does not know its own image"),
+    "job-failed": ({"search": _job(Failed="indexes failed: 1")}, Reason.JOB_FAILED, "without a result: 0, 1"),
+    "no-shards": ({"search": _job(Complete="done")}, Reason.SHARDS_MISSING, "set `rerun`"),
     "bad-result": ({"result_problem": "ConfigMap x: holds no answer"}, Reason.RESULT_INVALID, "holds no answer"),
 }
 
@@ -84,6 +114,113 @@ def test_findings_stall_without_work(case: str) -> None:
     assert (reasons["Ready"], reasons["Stalled"]) == (reason, reason)
     assert fragment in status["conditions"][0]["message"]
     assert (decided.actions, decided.computation) == ((), None)
+
+
+def test_a_large_search_is_a_job_made_once() -> None:
+    """No Job: its objects, the Job last, one ConfigMap per shard, rights to patch those alone. A Job: nothing."""
+    manifest = builders.serving_plan(pod={"queueName": "planning", "nodeSelector": {"pool": "cpu"}})
+    search = SearchJob(2, "example.test/op:1")
+    decided, status, reasons = _decide(_observed(manifest, search=search))
+    assert reasons == {"Ready": Reason.SEARCHING, "Reconciling": Reason.SEARCHING}
+    made = [action.manifest for action in decided.actions if isinstance(action, CreateObject)]
+    assert [found["kind"] for found in made] == [
+        "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "ConfigMap", "ConfigMap", "Job",
+    ]  # fmt: skip
+    shards = [found["metadata"]["name"] for found in made[4:6]]
+    assert made[1]["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": shards, "verbs": ["patch"]}
+    ]
+    job = made[-1]
+    assert (job["spec"]["completionMode"], job["spec"]["completions"]) == ("Indexed", 2)
+    assert job["spec"]["backoffLimitPerIndex"] == search_job.RETRIES_PER_SHARD
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "planning"
+    pod = job["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"pool": "cpu"}
+    assert pod["containers"][0]["image"] == "example.test/op:1"
+    named = pod["containers"][0]["args"][-1].replace("$(JOB_COMPLETION_INDEX)", "1")
+    assert named == f"--config-map=default/{shards[1]}"
+    assert all(len(name) <= 63 for name in [*shards, job["metadata"]["name"]])
+    assert decided.computation is None, "nothing runs in the operator"
+    decided, status, _ = _decide(_observed(search=replace(_job(), shards=(_shard(0, is_done=True),), done=(0,))))
+    assert decided.actions == ()
+    assert status["progress"] == {"candidatesScored": 7, "candidatesTotal": 20, "shards": "1/2"}
+
+
+def test_shards_that_are_done_are_merged_whatever_becomes_of_the_job() -> None:
+    """All shards: the question and their results are handed to the merge, under the digest of the question."""
+    shards = (_shard(0, is_done=True), _shard(1, is_done=True))
+    for search in (_job(), _job(Complete="done"), _job(Failed="too late"), SearchJob(2, "image")):
+        decided, _, reasons = _decide(_observed(search=replace(search, shards=shards, done=(0, 1))))
+        assert reasons["Ready"] == Reason.SEARCHING
+        assert decided.computation is not None
+        assert decided.computation.digest == "d" * 40
+        assert decided.computation.request["shards"] == ["shard-0", "shard-1"]
+        assert decided.actions == ()
+
+
+def test_suspending_a_search_pauses_its_job_and_kueue_keeps_its_own() -> None:
+    """Suspend: the Job is paused. Resume: it goes on, unless it waits in a queue, which is for Kueue to say."""
+    paused = builders.serving_plan(suspend=True)
+    (pause,) = _decide(_observed(paused, search=_job()))[0].actions
+    assert isinstance(pause, ApplyObject)
+    assert pause.manifest["spec"] == {"suspend": True}
+    assert _decide(_observed(paused, search=_job(suspended=True)))[0].actions == ()
+    (resume,) = _decide(_observed(search=_job(suspended=True)))[0].actions
+    assert isinstance(resume, ApplyObject)
+    assert resume.manifest["spec"] == {"suspend": False}
+    queued = builders.serving_plan(pod={"queueName": "planning"})
+    decided, _, reasons = _decide(_observed(queued, search=_job(suspended=True)))
+    assert (decided.actions, reasons["Ready"]) == ((), Reason.QUEUED)
+
+
+def test_a_pod_in_trouble_is_shown_while_the_job_goes_on() -> None:
+    """An image that cannot be pulled, and the last words of a pod that is made again."""
+    for state, fragment in (
+        ({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}, "ImagePullBackOff: no such image"),
+        ({"terminated": {"exitCode": 137, "message": "a\nKilled"}}, "exit code 137: a | Killed"),
+    ):
+        pod = {"metadata": {}, "status": {"containerStatuses": [{"name": "search", "state": state}]}}
+        _, status, _ = _decide(_observed(search=replace(_job(), pods=(pod,))))
+        assert fragment in status["conditions"][0]["message"]
+
+
+def test_what_no_search_needs_is_cleaned_up() -> None:
+    """Jobs and shards of former questions go, with the answer at hand or on the way to it."""
+    old = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "o", "namespace": "default", "uid": "uid-o"}}
+    for changes in ({}, {"result": builders.plan_result()}, {"anchors": ()}):
+        decided = plan(_observed(leftovers=(old,), **changes), NOW)
+        assert [action for action in decided.actions if isinstance(action, DeleteObject)] == [
+            DeleteObject(Reference.of(old), "uid-o")
+        ]
+
+
+def test_how_a_search_is_run_is_no_part_of_its_question() -> None:
+    """Shards and pod fields change no digest; discovery puts the count in."""
+    one = ServingPlan.model_validate(builders.live(builders.serving_plan())).spec
+    two = ServingPlan.model_validate(
+        builders.live(builders.serving_plan(search={"shards": 3}, pod={"priorityClassName": "low"}))
+    ).spec
+    assert inputs.question(one, {}, None) == inputs.question(two, {}, None)
+    found = ServingPlan.model_validate(
+        builders.live(builders.serving_plan(cluster={"accelerator": "MI355X", "discovery": {}}))
+    ).spec
+    assert resolved(found, Nodes(1, 8)).cluster == one.cluster
+
+
+def test_small_searches_stay_in_the_operator_and_large_ones_do_not() -> None:
+    """By hand: TP1, 2, 4, 8 with 1, 4, 9, 16 layouts; 1 client has 1 replica count, 4 clients on 8 GPUs have 3."""
+
+    def spec(**changes: Any) -> Any:
+        return ServingPlan.model_validate(builders.live(builders.serving_plan(**changes))).spec
+
+    # 8 GPUs: 4 clients on at most 8, 4, 2, 1 replicas have 3, 3, 2, 1 counts; and 1 client has 1 each.
+    expected = 1 * (1 + 3) + 4 * (1 + 3) + 9 * (1 + 2) + 16 * (1 + 1)
+    assert sharding.candidates_estimate(spec(load={"concurrencies": [1, 4]})) == expected
+    assert sharding.shards_count(spec()) == 1
+    wide = spec(cluster={"accelerator": "MI355X", "nodes": 64}, load={"concurrencies": list(range(64, 4096, 64))})
+    assert 1 < sharding.shards_count(wide) <= sharding.MOST_SHARDS
+    assert sharding.shards_count(spec(search={"shards": 7})) == 7
+    assert sharding.shards_count(spec(search={"shards": 7}, load={"requestsPerMinute": 60})) == 1
 
 
 def test_the_first_finding_wins() -> None:

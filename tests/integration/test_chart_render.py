@@ -87,7 +87,7 @@ def test_namespace_scope_touches_no_other_namespace() -> None:
     lease = _rights(roles["serving"]["rules"])
     assert lease == {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
     for name in ("team-a", "team-b"):
-        assert _rights(roles[name]["rules"]) | lease == _rights(policy_rules(RULES))
+        assert _rights(roles[name]["rules"]) | lease == _rights(policy_rules(RULES, cluster=False))
     arguments = chart.container(objects)["args"]
     assert [argument for argument in arguments if "namespace" in argument] == [
         "--namespace=team-a",

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest
 from inferasim_operator.api.v1alpha1.common import unknown_fields
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlan, ServingPlanSpec
+from inferasim_operator.engine import jobs
 from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.clock import Clock
 from inferasim_operator.engine.kind import Context, Kind
 from inferasim_operator.engine.reconcile import Reconciler
-from inferasim_operator.kinds.anchorharvest import checks, render
+from inferasim_operator.kinds.anchorharvest import render
 from inferasim_operator.kinds.anchorharvest.observe import observe, spec_digest
 from inferasim_operator.kinds.anchorharvest.plan import plan
 from tests import builders, strategies
@@ -108,7 +109,7 @@ def test_a_harvest_settles_and_runs_once(happenings: list[str]) -> None:
     deleted_unfinished = 0
     for number, what in enumerate(happenings):
         before = world.live().get("status", {}).get("run", {})
-        active = [job["metadata"]["name"] for job in world.jobs() if checks.is_active(job)]
+        active = [job["metadata"]["name"] for job in world.jobs() if jobs.is_active(job)]
         world.happen(what, number)
         world.settle()
         if what == "job-deleted" and active:
@@ -116,7 +117,7 @@ def test_a_harvest_settles_and_runs_once(happenings: list[str]) -> None:
         live = world.live()
         assert problems(live["status"], generation=live["metadata"]["generation"]) == []
         present = render.job_name("harvest", world.digest())
-        active = [job["metadata"]["name"] for job in world.jobs() if checks.is_active(job)]
+        active = [job["metadata"]["name"] for job in world.jobs() if jobs.is_active(job)]
         assert active in ([], [present])
         run = live["status"].get("run", {})
         if run.get("outcome") in ("Succeeded", "Failed"):

@@ -59,6 +59,8 @@ namespace alone, and with no more Secrets than the values allow.
 {{- else if and (eq $.Values.rbac.secretAccess "Named") $.Values.rbac.secretNames }}
 {{- $rules = append $rules (set . "resourceNames" $.Values.rbac.secretNames) }}
 {{- end }}
+{{- else if and (has "nodes" .resources) (ne $.Values.scope "Cluster") }}
+{{- /* Nodes lie in no namespace: a Role could not grant them. */}}
 {{- else if not (has "leases" .resources) }}
 {{- $rules = append $rules . }}
 {{- end }}

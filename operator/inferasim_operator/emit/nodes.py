@@ -14,7 +14,8 @@ from simcore.errors import InputError
 
 
 @functools.cache
-def _labels() -> Mapping[str, Any]:
+def node_labels() -> Mapping[str, Any]:
+    """How the labeller's labels tell an AMD GPU node: `deviceIdLabel`, `partitionLabel`, `splitPartitions`."""
     text = resources.files("inferasim_operator.emit").joinpath("data/nodes.yaml").read_text("utf-8")
     labels: Mapping[str, Any] = yaml.safe_load(text)
     return labels
@@ -25,7 +26,7 @@ def node_affinity(accelerator: str) -> dict[str, Any]:
     card = load_accelerator_card(accelerator)
     if card.validation_only or not card.device_ids:
         raise InputError("accelerator", accelerator, "be an AMD accelerator that can be planned for")
-    labels = _labels()
+    labels = node_labels()
     ids = sorted({*card.device_ids, *card.vf_device_ids})
     expressions = [
         {"key": labels["deviceIdLabel"], "operator": "In", "values": ids},

@@ -126,6 +126,15 @@ class Client:
             self._write_query(dry_run=dry_run, force=force),
         )
 
+    def merge(self, reference: Reference, change: Manifest) -> Object:
+        """Merge-patch an existing object; the answer to an empty change is the object itself. Raises NotFoundError."""
+        path = resources.path(reference.api_version, reference.kind, reference.namespace, reference.name)
+        text = self._text(
+            "PATCH", path, query=self._write_query(), body=json.dumps(change), content="application/merge-patch+json"
+        )
+        answer: Object = json.loads(text)
+        return answer
+
     def apply_status(self, manifest: Manifest) -> Object:
         """Server-side apply of the status alone; the manifest carries the uid, so a namesake is never written to."""
         reference = Reference.of(manifest)

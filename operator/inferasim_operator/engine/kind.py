@@ -33,6 +33,10 @@ class Context:
     computations: compute.Computations | None = None
     references: references.References = field(default_factory=references.References)
     """Where `observe` notes what an object refers to, so that a change there wakes it."""
+    worker_image: str = ""
+    """The operator's own image, for Jobs that run its code; empty when it was not told."""
+    serves_all_namespaces: bool = False
+    """Whether the operator holds a ClusterRole, and so may read what belongs to no namespace."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ class Rule:
     resource: str
     verbs: tuple[str, ...]
     why: str
+    cluster_only: bool = False
+    """The resource lies in no namespace: left out of a Role, which could not grant it."""
 
     def __post_init__(self) -> None:
         unknown = set(self.verbs) - set(VERBS)
@@ -30,10 +32,12 @@ ENGINE_RULES = (
 )
 
 
-def policy_rules(rules: Iterable[Rule]) -> list[dict[str, Any]]:
-    """The `rules` of a Role or ClusterRole: one entry per resource, verbs merged, sorted."""
+def policy_rules(rules: Iterable[Rule], *, cluster: bool = True) -> list[dict[str, Any]]:
+    """The `rules` of a ClusterRole, or of a Role: one entry per resource, verbs merged, sorted."""
     merged: dict[tuple[str, str], set[str]] = {}
     for rule in rules:
+        if rule.cluster_only and not cluster:
+            continue
         merged.setdefault((rule.group, rule.resource), set()).update(rule.verbs)
     return [
         {"apiGroups": [group], "resources": [resource], "verbs": [verb for verb in VERBS if verb in verbs]}

@@ -9,6 +9,7 @@ from inferasim_operator.errors import NotFoundError
 _PLURALS = {
     ("v1", "ConfigMap"): "configmaps",
     ("events.k8s.io/v1", "Event"): "events",
+    ("v1", "Node"): "nodes",
     ("v1", "Pod"): "pods",
     ("v1", "Secret"): "secrets",
     ("v1", "Service"): "services",
@@ -29,7 +30,7 @@ _PLURALS = {
     ("inferasim.dev/v1alpha1", "DeploymentMix"): "deploymentmixes",
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): "customresourcedefinitions",
 }
-_CLUSTER_SCOPED = {"CustomResourceDefinition"}
+_CLUSTER_SCOPED = {"CustomResourceDefinition", "Node"}
 
 
 def path(api_version: str, kind: str, namespace: str = "", name: str = "", subresource: str = "") -> str:

@@ -21,10 +21,12 @@ from inferasim_operator.api.v1alpha1.common import (
     Message,
     ModelName,
     ObjectMeta,
+    PodOptions,
     PrinterColumn,
     Resource,
     ResultReference,
     Rule,
+    ShortText,
     StringMap,
     Tokens,
     Word,
@@ -49,6 +51,35 @@ class AnchorMode(StrEnum):
     AUTO = "Auto"
 
 
+class ObjectiveName(StrEnum):
+    """What the search optimises: the 24 objectives of `simcore/data/search/objectives.yaml`."""
+
+    TOTAL_THROUGHPUT = "totalThroughput"
+    DECODE_THROUGHPUT = "decodeThroughput"
+    PREFILL_THROUGHPUT = "prefillThroughput"
+    TOTAL_THROUGHPUT_PER_GPU = "totalThroughputPerGpu"
+    DECODE_THROUGHPUT_PER_GPU = "decodeThroughputPerGpu"
+    PREFILL_THROUGHPUT_PER_GPU = "prefillThroughputPerGpu"
+    TTFT = "ttft"
+    TPOT = "tpot"
+    END_TO_END_LATENCY = "endToEndLatency"
+    UNCONTENDED_DECODE_STEP = "uncontendedDecodeStep"
+    INTERACTIVITY = "interactivity"
+    REQUEST_GENERATION_RATE = "requestGenerationRate"
+    MAX_CONCURRENT_SEQUENCES = "maxConcurrentSequences"
+    MAX_SUSTAINABLE_CONCURRENCY = "maxSustainableConcurrency"
+    MEMORY_PER_GPU = "memoryPerGpu"
+    KV_CACHE_MEMORY = "kvCacheMemory"
+    WEIGHT_MEMORY = "weightMemory"
+    ACTIVATION_MEMORY = "activationMemory"
+    MIXED_STEP_FRACTION = "mixedStepFraction"
+    TPOT_POLLUTION = "tpotPollution"
+    MIXED_DECODE_STEP = "mixedDecodeStep"
+    DECODE_COMMUNICATION = "decodeCommunication"
+    PREFILL_COMMUNICATION = "prefillCommunication"
+    REPLICA_GPU_COST = "replicaGpuCost"
+
+
 class ModelReference(ApiModel):
     """A built-in model card by name, or a Hugging Face `config.json` in a ConfigMap."""
 
@@ -63,16 +94,37 @@ class ModelReference(ApiModel):
     )
 
 
+class Discovery(ApiModel):
+    """The nodes that carry the accelerator, by the GPU operator's labels, whatever runs on them now."""
+
+    node_selector: StringMap | None = Field(default=None, description="Only nodes that carry these labels too.")
+
+
 class Cluster(ApiModel):
-    """The GPUs that the plan may use."""
+    """The GPUs that the plan may use: counted by hand, or found by labels."""
 
     accelerator: Word = Field(description="Product, e.g. MI355X.")
-    nodes: Annotated[int, Field(strict=True, ge=1, le=4096)]
+    nodes: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = None
+    discovery: Discovery | None = Field(
+        default=None, description="Needs an operator that serves all namespaces, since nodes belong to none."
+    )
     gpus_per_node: Annotated[int, Field(strict=True, ge=1, le=64)] | None = Field(
-        default=None, description="The accelerator card's count when absent."
+        default=None, description="The accelerator card's count when absent; found with `discovery`."
     )
     gpu_budget: Annotated[int, Field(strict=True, ge=1, le=262_144)] | None = Field(
         default=None, description="Hard cap over all replicas; all GPUs of the cluster when absent."
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.nodes) != has(self.discovery)",
+            "must set exactly one of `nodes` and `discovery`",
+            lambda m: (m.nodes is None) != (m.discovery is None),
+        ),
+        Rule(
+            "!has(self.discovery) || !has(self.gpusPerNode)",
+            "must not set `gpusPerNode` with `discovery`",
+            lambda m: m.discovery is None or m.gpus_per_node is None,
+        ),
     )
 
 
@@ -96,20 +148,62 @@ class FixedWorkload(ApiModel):
     output_tokens: Tokens
 
 
+class LengthRange(ApiModel):
+    """Token counts drawn evenly from `minimum` to `maximum`, both included."""
+
+    minimum: Tokens
+    maximum: Tokens
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.minimum <= self.maximum",
+            "must have a `minimum` of at most `maximum`",
+            lambda m: m.minimum <= m.maximum,
+        ),
+    )
+
+
+class SyntheticWorkload(ApiModel):
+    """Lengths are drawn, the same ones for every candidate."""
+
+    prompt_tokens: LengthRange
+    output_tokens: LengthRange
+
+
 class Workload(ApiModel):
     """What the requests look like."""
 
-    fixed: FixedWorkload
+    fixed: FixedWorkload | None = None
+    synthetic: SyntheticWorkload | None = None
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.fixed) != has(self.synthetic)",
+            "must set exactly one of `fixed` and `synthetic`",
+            lambda m: (m.fixed is None) != (m.synthetic is None),
+        ),
+    )
 
 
 class Load(ApiModel):
-    """How much of it comes at once."""
+    """How much of it comes at once: a closed loop of clients, or arrivals at a rate."""
 
-    concurrencies: Annotated[
-        tuple[Annotated[int, Field(strict=True, ge=1, le=65_536)], ...], Field(min_length=1, max_length=64)
-    ] = Field(
+    concurrencies: (
+        Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=65_536)], ...], Field(min_length=1, max_length=64)]
+        | None
+    ) = Field(
+        default=None,
         description="Requests in flight over all replicas to consider; the search takes the best of them per tier.",
         json_schema_extra=atomic_list(),
+    )
+    requests_per_minute: Annotated[int, Field(strict=True, ge=1, le=60_000_000)] | None = Field(
+        default=None,
+        description="Poisson arrivals over all replicas, which are split evenly; the search takes enough replicas.",
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.concurrencies) != has(self.requestsPerMinute)",
+            "must set exactly one of `concurrencies` and `requestsPerMinute`",
+            lambda m: (m.concurrencies is None) != (m.requests_per_minute is None),
+        ),
     )
 
 
@@ -122,6 +216,29 @@ class Tier(ApiModel):
     )
     tokens_per_second_per_user: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = Field(
         default=None, description="1 / TPOT, at least."
+    )
+
+
+class Slo(ApiModel):
+    """Mean latencies that every chosen configuration must keep, whatever its tier."""
+
+    ttft_milliseconds: Annotated[int, Field(strict=True, ge=1, le=86_400_000)] | None = None
+    tpot_microseconds: Annotated[int, Field(strict=True, ge=1, le=2**40)] | None = None
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.ttftMilliseconds) || has(self.tpotMicroseconds)",
+            "must set at least one limit",
+            lambda m: m.ttft_milliseconds is not None or m.tpot_microseconds is not None,
+        ),
+    )
+
+
+class Search(ApiModel):
+    """How the search is run; none of it changes the answer."""
+
+    shards: Annotated[int, Field(strict=True, ge=1, le=64)] | None = Field(
+        default=None,
+        description="Pods of an Indexed Job; 1 = the operator's own process. By the size of the search when absent.",
     )
 
 
@@ -147,7 +264,15 @@ class ServingPlanSpec(ApiModel):
         description="The four of the paper when absent: realtime, interactive, responsive, bulk.",
         json_schema_extra=map_list("name"),
     )
+    objective: ObjectiveName | None = Field(
+        default=None,
+        description="Best by this among those that meet a tier; when absent, most headroom within 5 % of the best "
+        "throughput per GPU.",
+    )
+    slo: Slo | None = None
     anchors: AnchorSelector | None = None
+    search: Search | None = None
+    pod: PodOptions | None = Field(default=None, description="For the pods of a search that runs as a Job.")
     suspend: StrictBool | None = Field(
         default=None,
         description="Start no new search while true; what is there stays.",
@@ -162,6 +287,7 @@ class SearchProgress(ApiModel):
     candidates_scored: Count
     candidates_total: Count | None = None
     best: Message | None = None
+    shards: ShortText | None = Field(default=None, description="Shards done of all, e.g. 3/8.")
 
 
 class RecommendedHarvest(ApiModel):
@@ -183,10 +309,18 @@ class Provenance(ApiModel):
     )
 
 
+class DiscoveredNodes(ApiModel):
+    """What `cluster.discovery` found."""
+
+    nodes: Count
+    gpus_per_node: Count = Field(description="Of the node with the fewest.")
+
+
 class ServingPlanStatus(ConditionedStatus):
     """The answer."""
 
     input_digest: Digest | None = Field(default=None, description="Digest of the question that the status speaks of.")
+    discovered: DiscoveredNodes | None = None
     progress: SearchProgress | None = None
     selected: Annotated[tuple[Selection, ...], Field(max_length=16), unique_by("tier")] | None = Field(
         default=None, json_schema_extra=map_list("tier")

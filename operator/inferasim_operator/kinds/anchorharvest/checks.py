@@ -13,6 +13,7 @@ from inferasim_harvester.spec import parse_spec
 from inferasim_operator import convert
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvestSpec
 from inferasim_operator.api.v1alpha1.configuration import EngineName
+from inferasim_operator.engine.jobs import job_condition
 from inferasim_operator.kinds.anchorharvest import render
 from inferasim_operator.kinds.anchorharvest.observe import LOG_LINES, Observed
 from simcore.cards import layout as layouts
@@ -170,19 +171,6 @@ def first_finding(observed: Observed) -> Finding | None:
 
 
 # --- what the Job and its pods say -----------------------------------------------------------------------------------
-
-
-def job_condition(job: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
-    """The Job's condition of a type, if it is true."""
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == type_ and condition.get("status") == "True":
-            return dict(condition)
-    return None
-
-
-def is_active(job: Mapping[str, Any]) -> bool:
-    """Whether a Job may still do something."""
-    return job_condition(job, "Complete") is None and job_condition(job, "Failed") is None
 
 
 def failure(observed: Observed, now: datetime.datetime) -> Finding | None:

@@ -18,6 +18,7 @@ from inferasim_operator.api.v1alpha1.anchorharvest import (
     RunOutcome,
 )
 from inferasim_operator.api.v1alpha1.common import ResultReference
+from inferasim_operator.engine import jobs
 from inferasim_operator.engine.actions import Action, ApplyObject, CreateObject, DeleteObject, Plan, Reference
 from inferasim_operator.engine.conditions import Conditions, timestamp
 from inferasim_operator.kinds.anchorharvest import checks, render
@@ -35,7 +36,7 @@ def plan(observed: Observed, now: datetime.datetime) -> Plan:
     """What to do for a harvest, and what to say of it."""
     generation = int(observed.raw["metadata"].get("generation", 0))
     conditions = Conditions(observed.status.conditions, generation=generation, now=now)
-    obsolete = tuple(_delete(job) for job in observed.jobs if job is not observed.job and checks.is_active(job))
+    obsolete = tuple(_delete(job) for job in observed.jobs if job is not observed.job and jobs.is_active(job))
     finding = checks.first_finding(observed)
     if finding is not None:
         conditions.stalled(finding.reason, finding.message)
@@ -70,8 +71,8 @@ def _run(
     if spec.suspend:
         conditions.idle(Reason.SUSPENDED, "suspended: the node is free; points measured so far are kept")
         pause: tuple[Action, ...] = ()
-        if job is not None and checks.is_active(job) and not job["spec"].get("suspend"):
-            pause = (ApplyObject(render.suspension(job, is_suspended=True), force=True),)
+        if job is not None and jobs.is_active(job) and not job["spec"].get("suspend"):
+            pause = (ApplyObject(jobs.suspension(job, is_suspended=True), force=True),)
         return Plan(_status(observed, conditions, generation, None), (*obsolete, *pause))
     run = _record(observed, RunOutcome.RUNNING, now)
     if job is None:
@@ -91,7 +92,7 @@ def _run(
         conditions.working(Reason.WAITING_FOR_NODE, "waiting in the queue for admission")
     else:
         if job["spec"].get("suspend"):
-            resume = (ApplyObject(render.suspension(job, is_suspended=False), force=True),)
+            resume = (ApplyObject(jobs.suspension(job, is_suspended=False), force=True),)
         stage = checks.stage(observed)
         conditions.working(stage.reason, stage.message)
     return Plan(_status(observed, conditions, generation, run), (*obsolete, *resume), wake_after_s=LOOK_AGAIN_S)
@@ -101,7 +102,7 @@ def _failure(observed: Observed, now: datetime.datetime) -> Finding | None:
     if observed.anchor_problem:
         return Finding(Reason.ANCHOR_INVALID, observed.anchor_problem)
     job = observed.job
-    if job is not None and checks.job_condition(job, "Complete") is not None:
+    if job is not None and jobs.job_condition(job, "Complete") is not None:
         return Finding(Reason.NO_ANCHOR_WRITTEN, "the Job is complete, but the harvester wrote no anchor")
     return checks.failure(observed, now)
 
@@ -173,7 +174,7 @@ def _failed_before(
     conditions.set(MEASURED, False, reason, message)
     conditions.stalled(reason, message)
     job = observed.job
-    stop: tuple[Action, ...] = (_delete(job),) if job is not None and checks.is_active(job) else ()
+    stop: tuple[Action, ...] = (_delete(job),) if job is not None and jobs.is_active(job) else ()
     return Plan(_status(observed, conditions, generation, ended), (*obsolete, *stop))
 
 

@@ -105,17 +105,6 @@ def harvester_spec(harvest: AnchorHarvest) -> Manifest:
     return {"schema": SCHEMA, **told}
 
 
-def suspension(job: Mapping[str, Any], *, is_suspended: bool) -> Manifest:
-    """The one field of a live Job that is ever changed."""
-    metadata = job["metadata"]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-        "spec": {"suspend": is_suspended},
-    }
-
-
 def anchor_config_map(owner: Mapping[str, Any], anchor: Anchor, verdict: CheckVerdict) -> Manifest:
     """The immutable ConfigMap that plans read; a refused anchor is kept under a label that no plan selects."""
     manifest: Manifest = {

@@ -36,6 +36,12 @@ class Reason(StrEnum):
     RESULT_TOO_LARGE = "ResultTooLarge"
     COMPUTATION_FAILED = "ComputationFailed"
     COMPUTATION_TIMED_OUT = "ComputationTimedOut"
+    DISCOVERY_NOT_ALLOWED = "DiscoveryNotAllowed"
+    NO_NODES_FOUND = "NoNodesFound"
+    NO_WORKER_IMAGE = "NoWorkerImage"
+    QUEUED = "Queued"
+    JOB_FAILED = "JobFailed"
+    SHARDS_MISSING = "ShardsMissing"
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,26 @@ def no_anchor_for_accelerator(observed: Observed) -> Finding | None:
     )
 
 
+def nodes_are_not_found(observed: Observed) -> Finding | None:
+    """The cluster's nodes are to be counted, and cannot be or are none."""
+    nodes = observed.nodes
+    if nodes is None or not nodes.problem:
+        return None
+    return Finding(Reason.NO_NODES_FOUND if nodes.may_list else Reason.DISCOVERY_NOT_ALLOWED, nodes.problem)
+
+
+def worker_image_is_unknown(observed: Observed) -> Finding | None:
+    """A Job is asked for, and the operator does not know which image it is to run."""
+    search = observed.search
+    if search is None or search.image or observed.result is not None:
+        return None
+    return Finding(
+        Reason.NO_WORKER_IMAGE,
+        "spec.search.shards: the operator does not know its own image (INFERASIM_WORKER_IMAGE, set by the chart); "
+        "remove the field to search in the operator's process",
+    )
+
+
 def result_is_broken(observed: Observed) -> Finding | None:
     """The object that should be the answer is something else."""
     return Finding(Reason.RESULT_INVALID, observed.result_problem) if observed.result_problem else None
@@ -105,6 +131,8 @@ CHAIN: tuple[Check, ...] = (
     model_config_is_invalid,
     no_anchor_is_usable,
     no_anchor_for_accelerator,
+    nodes_are_not_found,
+    worker_image_is_unknown,
     result_is_broken,
 )
 

@@ -16,12 +16,16 @@ KIND: Kind[Observed] = Kind(resource=ServingPlan.resource, observe=observe, plan
 
 
 def register(registry: kopf.OperatorRegistry, wiring: Wiring) -> None:
-    """Wake a plan for itself, its answer, the ConfigMaps it names, and any anchor of its namespace."""
+    """Wake a plan for itself, its answer and shards, its Job, the ConfigMaps it names, any anchor of its namespace."""
     resource = ServingPlan.resource
 
     @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry)
     async def on_plan(body: kopf.Body, **_: Any) -> None:
         wiring.own_event(body)
+
+    @kopf.on.event("batch", "v1", "jobs", registry=registry)
+    async def on_job(body: kopf.Body, **_: Any) -> None:
+        wiring.other_event("Job", body)
 
     @kopf.on.event("", "v1", "configmaps", registry=registry)
     async def on_config_map(body: kopf.Body, **_: Any) -> None:

@@ -12,9 +12,9 @@ from inferasim_operator.engine import names
 def question(
     spec: ServingPlanSpec, anchors: Mapping[str, Mapping[str, Any]], model_config: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The request for `planning.compute_plan`: only what the answer depends on (`suspend` and `rerun` do not)."""
+    """The request for `planning.compute_plan`: only what the answer depends on, not how the search is run."""
     fields = spec.to_dict()
-    for control in ("suspend", "rerun"):
+    for control in ("suspend", "rerun", "search", "pod"):
         fields.pop(control, None)
     return {
         "spec": fields,

@@ -16,7 +16,7 @@ from inferasim_operator.engine import labels
 from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.compute import Computation
 from inferasim_operator.engine.kind import Context
-from inferasim_operator.kinds.servingplan import inputs, render
+from inferasim_operator.kinds.servingplan import inputs, observe_nodes, observe_search, render
 from simcore.anchors.schema import parse_anchor
 from simcore.errors import FormatError
 
@@ -66,6 +66,12 @@ class Observed:
     """Why the ConfigMap of that name cannot be read as an answer."""
     computation: Computation | None = None
     """The running or ended computation of this digest in this process."""
+    nodes: observe_nodes.Nodes | None = None
+    """None unless the plan asks for discovery."""
+    search: observe_search.SearchJob | None = None
+    """None when the search runs in this process."""
+    leftovers: tuple[Mapping[str, Any], ...] = ()
+    """Jobs and shards of this plan that belong to no search that is to run now."""
 
 
 def observe(context: Context, key: ObjectKey) -> Observed | None:
@@ -79,20 +85,22 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         plan = ServingPlan.model_validate(raw)
     except pydantic.ValidationError as error:
         return Observed(raw, None, spec_problem=first_error(error))
-    spec = plan.spec
-    anchors = _anchors(context, key, spec)
-    model_config = _model_config(context, key, spec)
+    anchors = _anchors(context, key, plan.spec)
+    model_config = _model_config(context, key, plan.spec)
     targets = [("ConfigMap", anchor.name) for anchor in anchors]
-    if spec.model.config_map is not None:
-        targets.append(("ConfigMap", spec.model.config_map.name))
+    if plan.spec.model.config_map is not None:
+        targets.append(("ConfigMap", plan.spec.model.config_map.name))
     context.references.note(KIND, key, targets)
-    if model_config is not None and model_config.content is None:
-        return Observed(raw, plan, anchors=anchors, model_config=model_config)
+    nodes = observe_nodes.nodes(context, plan.spec)
+    if (model_config is not None and model_config.content is None) or (nodes is not None and nodes.problem):
+        return Observed(raw, plan, anchors=anchors, model_config=model_config, nodes=nodes)
+    spec = plan.spec if nodes is None else observe_nodes.resolved(plan.spec, nodes)
     usable = {anchor.name: anchor.content for anchor in anchors if anchor.content is not None}
     request = inputs.question(spec, usable, model_config.content if model_config else None)
     digest = inputs.input_digest(request, rerun=spec.rerun, version=VERSION)
     result, problem = _result(context, key, digest)
     computation = context.computations.state(digest) if context.computations is not None else None
+    search, leftovers = observe_search.search(context, raw, spec, digest, is_answered=result is not None)
     return Observed(
         raw,
         plan,
@@ -103,6 +111,9 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         result=result,
         result_problem=problem,
         computation=computation,
+        nodes=nodes,
+        search=search,
+        leftovers=leftovers,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pydantic
@@ -18,20 +19,28 @@ from inferasim_operator.api.v1alpha1.configuration import PredictionMode
 from inferasim_operator.api.v1alpha1.servingplan import (
     ANCHORS_RESOLVED,
     FEASIBLE,
+    DiscoveredNodes,
     ServingPlanStatus,
 )
-from inferasim_operator.engine.actions import CreateObject, Plan, StartComputation
+from inferasim_operator.engine.actions import CreateObject, DeleteObject, Plan, Reference, StartComputation
 from inferasim_operator.engine.compute import Computation, Phase
 from inferasim_operator.engine.conditions import Conditions
-from inferasim_operator.kinds.servingplan import checks, render
+from inferasim_operator.kinds.servingplan import checks, render, searching
 from inferasim_operator.kinds.servingplan.checks import Reason
 from inferasim_operator.kinds.servingplan.observe import Observed
+from inferasim_operator.kinds.servingplan.observe_search import SearchJob
 
 _ANCHOR_REASONS = (Reason.NO_ANCHOR, Reason.NO_ANCHOR_FOR_ACCELERATOR, Reason.ANCHOR_INVALID)
 
 
 def plan(observed: Observed, now: datetime.datetime) -> Plan:
     """What to do for a plan, and what to say of it."""
+    decided = _decide(observed, now)
+    clean_up = tuple(DeleteObject(Reference.of(live), live["metadata"]["uid"]) for live in observed.leftovers)
+    return replace(decided, actions=(*clean_up, *decided.actions))
+
+
+def _decide(observed: Observed, now: datetime.datetime) -> Plan:
     generation = int(observed.raw["metadata"].get("generation", 0))
     conditions = Conditions(convert.parse_conditions(observed.raw), generation=generation, now=now)
     finding = checks.first_finding(observed)
@@ -42,9 +51,14 @@ def plan(observed: Observed, now: datetime.datetime) -> Plan:
     spec = observed.plan.spec if observed.plan is not None else None
     if spec is not None and spec.suspend:
         conditions.idle(Reason.SUSPENDED, "suspended: no search is started")
-        return Plan(_status(observed, conditions, generation))
+        return Plan(_status(observed, conditions, generation), actions=searching.pause(observed.search))
     assert observed.request is not None  # noqa: S101 - the chain has found every way in which it could be missing
-    wanted = StartComputation(observed.digest, observed.request)
+    request = observed.request
+    if observed.search is not None:
+        if len(observed.search.done) < observed.search.shards_count:
+            return _search(observed, observed.search, conditions, generation)
+        request = searching.merge_request(request, observed.search)
+    wanted = StartComputation(observed.digest, request)
     computation = observed.computation
     if computation is not None and computation.phase is Phase.FAILED and computation.failure is not None:
         finding = checks.failure_finding(computation.failure)
@@ -52,8 +66,22 @@ def plan(observed: Observed, now: datetime.datetime) -> Plan:
     if computation is not None and computation.phase is Phase.DONE and computation.result is not None:
         return _keep(observed, conditions, generation, computation.result, wanted)
     conditions.working(Reason.SEARCHING, "the search for the best configurations is under way")
-    status = _status(observed, conditions, generation, progress=_progress(computation))
+    status = _status(observed, conditions, generation, progress=_progress(observed, computation))
     return Plan(status, computation=wanted)
+
+
+def _search(observed: Observed, search: SearchJob, conditions: Conditions, generation: int) -> Plan:
+    """The search is a Job: make it, follow it, or say how it ended without all shards."""
+    assert observed.plan is not None  # noqa: S101 - the chain has found it otherwise
+    assert observed.request is not None  # noqa: S101 - as above
+    failure = searching.failure(search)
+    if failure is not None:
+        return Plan(_stalled(observed, conditions, generation, failure))
+    actions = searching.actions(observed.raw, observed.plan, observed.digest, observed.request, search)
+    stage = searching.stage(observed.plan, search)
+    conditions.working(stage.reason, stage.message)
+    status = _status(observed, conditions, generation, progress=searching.progress(search))
+    return Plan(status, actions=actions, wake_after_s=searching.LOOK_AGAIN_S)
 
 
 def _keep(
@@ -106,6 +134,7 @@ def _answered(
         observed_generation=generation,
         summary=summary,
         input_digest=observed.digest,
+        discovered=_discovered(observed),
         progress=answer.progress,
         selected=answer.selected or None,
         binding=answer.binding or None,
@@ -131,9 +160,17 @@ def _status(observed: Observed, conditions: Conditions, generation: int, *, prog
         conditions=conditions.done(),
         observed_generation=generation,
         input_digest=observed.digest or None,
+        discovered=_discovered(observed),
         progress=progress,
     )
 
 
-def _progress(computation: Computation | None) -> Any:
+def _discovered(observed: Observed) -> DiscoveredNodes | None:
+    nodes = observed.nodes
+    return DiscoveredNodes(nodes=nodes.nodes_count, gpus_per_node=nodes.gpus_per_node) if nodes is not None else None
+
+
+def _progress(observed: Observed, computation: Computation | None) -> Any:
+    if observed.search is not None:
+        return searching.progress(observed.search)
     return convert.plan_progress(computation.progress) if computation is not None and computation.progress else None

@@ -10,6 +10,16 @@ RULES = (
     ),
     Rule("inferasim.dev", "servingplans/status", ("patch",), "conditions, progress and the answer"),
     Rule(
-        "", "configmaps", ("get", "list", "watch", "create"), "anchors and model configs are read, answers written once"
+        "",
+        "configmaps",
+        ("get", "list", "watch", "create", "patch", "delete"),
+        "anchors and model configs are read, answers written once; shards of a search are made, given on to its pods "
+        "to patch, and cleaned up",
     ),
+    Rule("batch", "jobs", ("get", "list", "watch", "create", "patch", "delete"), "large searches; suspend; clean-up"),
+    Rule("", "pods", ("list",), "why the pod of a search does not start, or how it ended"),
+    Rule("", "serviceaccounts", ("get", "create"), "an account of its own per search"),
+    Rule("rbac.authorization.k8s.io", "roles", ("get", "create"), "which may patch its own shards and nothing else"),
+    Rule("rbac.authorization.k8s.io", "rolebindings", ("get", "create"), "as above"),
+    Rule("", "nodes", ("list",), "cluster.discovery counts them; with scope Cluster only", cluster_only=True),
 )
