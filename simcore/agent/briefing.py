@@ -106,8 +106,8 @@ def trial_row(entry: Entry) -> dict[str, Any]:
     }
     if trial.reason:
         row["reason"] = trial.reason[:300]
-    if trial.score is not None:
-        row["score"] = trial.score
+    if trial.score_value is not None:
+        row["score"] = trial.score_value
     if trial.figures:
         row["figures"] = dict(trial.figures)
     if trial.mode:

@@ -42,7 +42,7 @@ class Entry:
             "configuration": dict(trial.configuration),
             "legal": trial.legal,
             "reason": trial.reason,
-            "score": trial.score,
+            "score": trial.score_value,
             "figures": dict(trial.figures),
             "mode": trial.mode,
             "flags": list(trial.flags),

@@ -38,9 +38,9 @@ class Objective:
     """`fleet`, `gpu`, `replica` or `request`."""
     reads: str
 
-    def score(self, figure: float) -> float:
+    def score(self, value: float) -> float:
         """Signed so that more is better."""
-        return figure if self.direction is Direction.MAXIMISE else -figure
+        return value if self.direction is Direction.MAXIMISE else -value
 
 
 @dataclass(frozen=True)

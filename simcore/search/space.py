@@ -62,7 +62,7 @@ class Trial:
     legal: bool
     reason: str
     """Why it is not legal; empty where it is."""
-    score: float | None = None
+    score_value: float | None = None
     """The objective's figure, signed so that more is better."""
     figures: Mapping[str, float | None] = field(default_factory=dict)
     mode: str = ""
@@ -74,10 +74,10 @@ class Trial:
     @property
     def rank(self) -> tuple[Any, ...]:
         """Ascending, the better first; legal trials only. Ties: throughput per GPU, fewer GPUs, fewer changes."""
-        assert self.score is not None and self.candidate is not None  # noqa: S101, PT018
+        assert self.score_value is not None and self.candidate is not None  # noqa: S101, PT018
         texts = tuple(sorted((name, str(value)) for name, value in self.configuration.items()))
         return (
-            -self.score,
+            -self.score_value,
             -self.candidate.throughput_per_gpu_tokens_per_s,
             self.candidate.gpus_count,
             len(texts),

@@ -28,7 +28,7 @@ def proposals(draw: st.DrawFn, here: Space) -> dict[str, Any]:
 def test_legal_means_priced_and_within_the_budget(data: st.DataObject, engine: Engine) -> None:
     here = SPACES[engine]
     trial = here.evaluate(data.draw(proposals(here)))
-    assert trial.legal == (trial.score is not None) == (trial.reason == "")
+    assert trial.legal == (trial.score_value is not None) == (trial.reason == "")
     if trial.legal:
         assert trial.candidate is not None
         assert trial.candidate.gpus_count <= 6

@@ -50,9 +50,9 @@ def check(session: Session) -> None:
     assert session.best is not None
     trial = session.best.trial
     assert trial.legal
-    assert trial.score == space(session.space.objective.name).evaluate(dict(trial.configuration)).score
-    scores = [entry.trial.score for entry in session.entries if entry.trial.legal]
-    assert trial.score == max(score for score in scores if score is not None)
+    assert trial.score_value == space(session.space.objective.name).evaluate(dict(trial.configuration)).score_value
+    scores = [entry.trial.score_value for entry in session.entries if entry.trial.legal]
+    assert trial.score_value == max(score for score in scores if score is not None)
     again = replay(session.json_lines(), space(session.space.objective.name))
     assert again.json_lines() == session.json_lines()
 
@@ -68,8 +68,8 @@ def test_a_helpful_model_is_used() -> None:
     check(session)
     entry = next(entry for entry in session.entries if entry.origin == "agent: plan")
     assert entry.trial.legal
-    assert entry.trial.score is not None
-    assert entry.trial.score > (session.entries[0].trial.score or 0)
+    assert entry.trial.score_value is not None
+    assert entry.trial.score_value > (session.entries[0].trial.score_value or 0)
 
 
 HOSTILE: list[list[Any]] = [
@@ -91,7 +91,7 @@ def test_hostile_plans_cannot_break_the_result(proposals: list[Any]) -> None:
     for entry in session.entries:
         if entry.origin == "agent: plan" and entry.trial.reason:
             assert not entry.trial.legal
-            assert entry.trial.score is None
+            assert entry.trial.score_value is None
 
 
 def test_invented_metrics_are_never_taken_over() -> None:
@@ -103,8 +103,8 @@ def test_invented_metrics_are_never_taken_over() -> None:
     session = run(Scripted([[]], invent))
     check(session)
     assert session.best is not None
-    assert session.best.trial.score is not None
-    assert session.best.trial.score < 1e9
+    assert session.best.trial.score_value is not None
+    assert session.best.trial.score_value < 1e9
 
 
 def test_endless_tool_calls_end() -> None:
@@ -157,8 +157,8 @@ def test_best_so_far_never_worsens() -> None:
     best = -float("inf")
     ranks = []
     for entry in session.entries:
-        if entry.trial.score is not None:
-            best = max(best, entry.trial.score)
+        if entry.trial.score_value is not None:
+            best = max(best, entry.trial.score_value)
             ranks.append(best)
     assert ranks == sorted(ranks)
 

@@ -106,7 +106,7 @@ def search(reply: Reply, *, budget: int = 14, timeout_s: float = 10.0) -> tuple[
     assert session.best is not None
     trial = session.best.trial
     assert trial.legal
-    assert trial.score == space().evaluate(dict(trial.configuration)).score
+    assert trial.score_value == space().evaluate(dict(trial.configuration)).score_value
     assert KEY not in session.json_lines()
     assert replay(session.json_lines(), space()).json_lines() == session.json_lines()
     return session, seen

@@ -136,7 +136,7 @@ def test_the_cost_of_a_replica_is_its_gpus() -> None:
 def test_a_missed_budget_is_a_rejection_with_its_reason() -> None:
     trial = space(slo=Slo(max_ttft_s=1e-6)).evaluate({})
     assert not trial.legal
-    assert trial.score is None
+    assert trial.score_value is None
     assert "misses the budget" in trial.reason
 
 

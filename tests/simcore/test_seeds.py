@@ -96,8 +96,8 @@ def test_local_search_never_loses_to_its_seeds() -> None:
     found = searched("decodeThroughputPerGpu")
     assert seeds.best is not None
     assert found.best is not None
-    assert found.best.trial.score is not None
-    assert found.best.trial.score >= (seeds.best.trial.score or 0)
+    assert found.best.trial.score_value is not None
+    assert found.best.trial.score_value >= (seeds.best.trial.score_value or 0)
 
 
 @pytest.mark.parametrize("objective", ["decodeThroughputPerGpu", "tpot", "weightMemory"])
@@ -109,13 +109,13 @@ def test_local_search_finds_the_best_layout_and_load(objective: str) -> None:
         for load in here.legal_values["load.concurrency"]:
             for replicas in here.legal_values["replicas"]:
                 trial = here.evaluate({**here.widths(layout), "load.concurrency": load, "replicas": replicas})
-                if trial.score is not None and (best is None or trial.score > best):
-                    best = trial.score
+                if trial.score_value is not None and (best is None or trial.score_value > best):
+                    best = trial.score_value
     found = searched(objective, budget=400, gpus=4)
     assert best is not None
     assert found.best is not None
-    assert found.best.trial.score is not None
-    assert found.best.trial.score >= best - 1e-12 * abs(best)
+    assert found.best.trial.score_value is not None
+    assert found.best.trial.score_value >= best - 1e-12 * abs(best)
 
 
 def test_the_ledger_replays_to_the_same_decisions() -> None:
