@@ -8,7 +8,15 @@ from pathlib import Path
 
 TOOLS = Path(__file__).parent
 # Order matters only where one output is another's input: CRDs before the API page.
-GENERATORS = ("crdgen.py", "rbacgen.py", "chartgen.py", "imagelock.py", "docgen.py", "anchors_from_table20.py")
+GENERATORS = (
+    "crdgen.py",
+    "rbacgen.py",
+    "chartgen.py",
+    "imagelock.py",
+    "docgen.py",
+    "metricdoc.py",
+    "anchors_from_table20.py",
+)
 
 
 def main() -> int:
