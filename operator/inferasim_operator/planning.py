@@ -58,16 +58,8 @@ def compute_part(
     return shards.part_document(part)
 
 
-def answer_plan(
-    request: Mapping[str, Any], progress: ReportProgress | None = None
-) -> tuple[ServingPlanSpec, plan.Answer, Predictor]:
-    """The same before it becomes a document: the typed spec, every candidate, and what priced them."""
-    prepared, answer = answer_prepared(request, progress)
-    return prepared.spec, answer, prepared.predictor
-
-
 def answer_prepared(request: Mapping[str, Any], progress: ReportProgress | None = None) -> tuple[Prepared, plan.Answer]:
-    """The question made ready, and its answer."""
+    """The same before it becomes a document: the question made ready, and every candidate."""
     prepared = prepare(request)
     question, scorer, relay = prepared.question, prepared.scorer, _relay(progress)
     chooser = prepared.goal.choose if prepared.goal is not None else None

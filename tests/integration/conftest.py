@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ def operator(cluster: Cluster) -> Iterator[Callable[..., Operator]]:
     """Makes operators for the test's namespace, not yet started; those that still run must end well."""
     made: list[Operator] = []
 
-    def make(function: str = STAND_IN, *, lease_s: int = 2) -> Operator:
-        made.append(Operator(cluster, function=function, lease_s=lease_s))
+    def make(function: str = STAND_IN, *, lease_s: int = 2, **more: Any) -> Operator:
+        made.append(Operator(cluster, function=function, lease_s=lease_s, **more))
         return made[-1]
 
     yield make

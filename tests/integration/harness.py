@@ -96,12 +96,26 @@ class Cluster:
 class Operator:
     """The operator process of one namespace."""
 
-    def __init__(self, cluster: Cluster, *, function: str, lease_s: int = 2) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        function: str,
+        lease_s: int = 2,
+        environment: typing.Mapping[str, str] | None = None,
+        server: str | None = None,
+    ) -> None:
+        """`environment` adds to the process's; `server` is where it finds the API server, if not at its own address."""
         objects = rbacgen.namespaced_objects(
             role="inferasim-operator", namespace=cluster.namespace, service_account="inferasim-operator"
         )
         cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
         self.kubeconfig = cluster.plane.kubeconfig_for("inferasim-operator", namespace=cluster.namespace)
+        if server is not None:
+            text = self.kubeconfig.read_text(encoding="utf-8").replace(cluster.plane.server, server)
+            self.kubeconfig = pathlib.Path(tempfile.mkdtemp(prefix="inferasim-op-")) / "kubeconfig.yaml"
+            self.kubeconfig.write_text(text, encoding="utf-8")
+        self._environment = dict(environment or {})
         self.cluster, self._function, self._lease_s = cluster, function, lease_s
         self.log = pathlib.Path(tempfile.mkdtemp(prefix="inferasim-op-")) / "operator.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -111,6 +125,7 @@ class Operator:
         environment = os.environ | {
             "INFERASIM_COMPUTE_FUNCTION": self._function,
             "PYTHONPATH": str(ROOT / "tests" / "integration"),
+            **self._environment,
         }
         command = [sys.executable, "-m", "inferasim_operator", "run", "--namespace", self.cluster.namespace]
         command += ["--kubeconfig", str(self.kubeconfig), "--health-port", "0", "--lease-seconds", str(self._lease_s)]
@@ -129,6 +144,17 @@ class Operator:
         assert self.process is not None
         self.process.kill()
         self.process.wait(timeout=10)
+
+    def health(self) -> tuple[int, str]:
+        """The answer of /healthz; 0 while the process does not answer."""
+        port = re.search(r"health and metrics on port (\d+)", self.text[self._begins :])
+        if port is None:
+            return 0, ""
+        try:
+            answer = httpx.get(f"http://127.0.0.1:{port[1]}/healthz", timeout=5.0, trust_env=False)
+        except httpx.TransportError:
+            return 0, ""
+        return answer.status_code, answer.text
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels; 0 while the process does not answer yet."""

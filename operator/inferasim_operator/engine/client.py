@@ -130,7 +130,7 @@ class Client:
         """Merge-patch an existing object; the answer to an empty change is the object itself. Raises NotFoundError."""
         path = resources.path(reference.api_version, reference.kind, reference.namespace, reference.name)
         text = self._text(
-            "PATCH", path, query=self._write_query(), body=json.dumps(change), content="application/merge-patch+json"
+            "PATCH", path, query=self._write_query(), body=dict(change), content="application/merge-patch+json"
         )
         answer: Object = json.loads(text)
         return answer
