@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from inferasim_operator.errors import ForbiddenError
 from inferasim_operator.live import prometheus
-from inferasim_operator.live.direct import DirectSource
+from inferasim_operator.live.direct import MAX_SCRAPES, DirectSource, keep
 from inferasim_operator.live.page import PageError, fetch
 from inferasim_operator.live.pods import MAX_PODS, targets
 from inferasim_operator.live.prometheus import PrometheusApi, PrometheusSource, quoted, scrapes, selector
@@ -115,6 +116,24 @@ def test_pods_are_read_over_a_window() -> None:
     source.close()
 
 
+@given(
+    gaps=st.lists(st.floats(0.5, 50.0), min_size=1, max_size=400),
+    window_s=st.floats(30.0, 3000.0),
+)
+def test_what_is_kept_is_bounded_and_spans_the_window(gaps: list[float], window_s: float) -> None:
+    """A day of scrapes every five seconds must not fill the memory, and must still reach back a whole window."""
+    history: deque[Scrape] = deque()
+    at_s = 0.0
+    for gap_s in gaps:
+        at_s += gap_s
+        keep(history, Scrape(at_s), window_s)
+    assert len(history) <= MAX_SCRAPES + 3
+    assert history[-1].at_s == at_s, "the newest is always there"
+    assert list(history) == sorted(history, key=lambda scrape: scrape.at_s)
+    if at_s - gaps[0] >= window_s:
+        assert history[0].at_s <= at_s - window_s
+
+
 def test_pods_that_may_not_be_listed_are_a_reason() -> None:
     def refuse(_: Pool) -> list[Mapping[str, Any]]:
         raise ForbiddenError("no", status=403)
@@ -188,7 +207,7 @@ def test_an_answer_of_prometheus_is_scrapes_by_pod() -> None:
         matrix("vllm:generation_tokens_total", [(100.0, "9")], pod="gone"),
     ]
     clocks = [{"metric": {"pod": "a"}, "values": times}, {"metric": {"pod": "gone"}, "values": [(100.0, "60")]}]
-    found = scrapes(values, clocks, "VLLM", since_s=100.0)
+    found = scrapes(values, clocks, "VLLM", since_s=110.0)
     assert found == {
         "a": [
             Scrape(98.0, {}, {"generatedTokens": 6.0}),

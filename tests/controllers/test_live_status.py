@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 import yaml
 from hypothesis import given
@@ -135,6 +136,25 @@ def test_what_cannot_be_compared_is_said_before_it_is_read() -> None:
     mix = DeploymentMix.model_validate(raw)
     emission = render.emission("chat", "serving", mix.spec, None)
     assert "acceptance length" in live.subject(mix, emission, emission.chosen[0], is_direct=True).problem
+
+
+@pytest.mark.parametrize(
+    ("observation", "is_taken"),
+    [
+        ({"prometheusUrl": "https://p.test:9090/prefix", "secret": {"name": "p"}}, True),
+        ({"prometheusUrl": "http://p.test", "secret": {"name": "p"}}, False),
+        ({"secret": {"name": "p"}}, False),
+        ({"prometheusUrl": "https://user@p.test"}, False),
+        ({"prometheusUrl": "file:///etc/passwd"}, False),
+        ({"windowSeconds": 29}, False),
+    ],
+)
+def test_a_secret_is_not_sent_in_the_clear(observation: dict[str, Any], is_taken: bool) -> None:
+    if is_taken:
+        DeploymentMix.model_validate(raw_mix(observation=observation))
+    else:
+        with pytest.raises(pydantic.ValidationError):
+            DeploymentMix.model_validate(raw_mix(observation=observation))
 
 
 # --- what is said

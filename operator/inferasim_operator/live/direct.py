@@ -21,6 +21,8 @@ from inferasim_operator.live.window import combined, over
 from simcore.errors import FormatError, InputError
 
 SCRAPERS: Final = 8
+MAX_SCRAPES: Final = 100
+"""Kept per replica, however long the window is."""
 MIN_SPAN_FRAC: Final = 0.9
 """How much of the window there must be scrapes of."""
 
@@ -59,11 +61,16 @@ class DirectSource:
         self._scrapers = ThreadPoolExecutor(SCRAPERS, thread_name_prefix="scrape")
         self._lock = threading.Lock()
 
-    def read(self, pools: Sequence[Pool], window_s: float, now_s: float) -> dict[Pool, Reading]:
-        """The window of each pool that ends now (monotonic); a pool whose replicas are younger has a reason instead."""
+    def read(
+        self,
+        pools: Sequence[Pool],
+        window_s: float,
+        now_s: float,  # noqa: ARG002 - each scrape has its own time
+    ) -> dict[Pool, Reading]:
+        """The window of each pool that ends now; a pool whose replicas are younger has a reason instead."""
         with self._lock:
             self._alive.clear()
-            readings = {pool: self._read(pool, window_s, now_s) for pool in dict.fromkeys(pools)}
+            readings = {pool: self._read(pool, window_s) for pool in dict.fromkeys(pools)}
             self._history = {key: scrapes for key, scrapes in self._history.items() if key in self._alive}
             return readings
 
@@ -72,7 +79,7 @@ class DirectSource:
         self._scrapers.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
-    def _read(self, pool: Pool, window_s: float, now_s: float) -> Reading:
+    def _read(self, pool: Pool, window_s: float) -> Reading:
         try:
             found, problem = targets(pool, self._list_pods(pool))
         except ClusterError as error:
@@ -86,11 +93,7 @@ class DirectSource:
             if isinstance(outcome, str):
                 failures.append(f"{target.name}: {outcome}")
                 continue
-            history = self._history.setdefault((pool, target.uid), deque())
-            history.append(outcome)
-            # One scrape more than the window is kept, so that the window is whole.
-            while len(history) > 2 and history[1].at_s <= now_s - window_s:
-                history.popleft()
+            keep(self._history.setdefault((pool, target.uid), deque()), outcome, window_s)
         if failures:
             return Reading(None, f"{len(failures)} of {len(found)} pods cannot be scraped ({failures[0]})")
         return whole_window([self._history[pool, target.uid] for target in found], window_s)
@@ -106,6 +109,15 @@ class DirectSource:
 
     def _over_http(self, url: str) -> str:
         return fetch(self._client, url, limit_bytes=MAX_BYTES).decode("utf-8", errors="replace")
+
+
+def keep(history: deque[Scrape], scrape: Scrape, window_s: float) -> None:
+    """Add a scrape: at most about `MAX_SCRAPES` over the window, and one from before it, so that it is whole."""
+    if len(history) > 1 and history[-1].at_s - history[-2].at_s < window_s / MAX_SCRAPES:
+        history.pop()  # the newest one takes its place
+    history.append(scrape)
+    while len(history) > 2 and history[1].at_s <= scrape.at_s - window_s:
+        history.popleft()
 
 
 def whole_window(histories: Sequence[Sequence[Scrape]], window_s: float) -> Reading:

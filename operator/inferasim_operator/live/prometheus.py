@@ -70,7 +70,7 @@ class PrometheusSource:
         try:
             values = self._query(selector(pool, series_names(pool.source)), start_s, now_s, step_s)
             clocks = self._query(f"timestamp({selector(pool, _clock_names(pool.source))})", start_s, now_s, step_s)
-            histories = scrapes(values, clocks, pool.source, since_s=now_s - 2 * step_s)
+            histories = scrapes(values, clocks, pool.source, since_s=now_s - 1.0)
         except PageError as error:
             return Reading(None, f"Prometheus: {error}")
         if not histories:
@@ -110,7 +110,7 @@ def _clock_names(source: str) -> tuple[str, ...]:
 def scrapes(
     values: Sequence[Mapping[str, Any]], clocks: Sequence[Mapping[str, Any]], source: str, *, since_s: float
 ) -> dict[str, list[Scrape]]:
-    """Scrapes by replica in the order of time, each once, of the replicas that were scraped since `since_s`.
+    """Scrapes by replica in the order of time, each once, of the replicas that have a value at `since_s` or later.
 
     Raises PageError when the answer is not one of a range query.
     """
@@ -129,13 +129,11 @@ def scrapes(
         raise PageError("not an answer of a range query") from error
     found = {}
     for name, replica in sorted(past.items()):
-        by_time = {
-            scraped_s: scrape_of(replica.samples[at_s], source, scraped_s)
-            for at_s, scraped_s in sorted(replica.scraped_at_s.items())
-            if at_s in replica.samples
-        }
-        if by_time and max(by_time) >= since_s:
-            found[name] = [by_time[scraped_s] for scraped_s in sorted(by_time)]
+        evaluated_s = sorted(at_s for at_s in replica.scraped_at_s if at_s in replica.samples)
+        if not evaluated_s or evaluated_s[-1] < since_s:
+            continue
+        by_time = {replica.scraped_at_s[at_s]: replica.samples[at_s] for at_s in evaluated_s}
+        found[name] = [scrape_of(by_time[scraped_s], source, scraped_s) for scraped_s in sorted(by_time)]
     return found
 
 
