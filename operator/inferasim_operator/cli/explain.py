@@ -12,9 +12,11 @@ from rich.console import Console
 
 from inferasim_operator.cli import plan as plan_command
 from inferasim_operator.cli.output import Format, emit, exit_codes
-from inferasim_operator.planning import answer_plan
-from simcore.errors import FormatError, InputError
+from inferasim_operator.planning import answer_prepared
+from simcore.errors import FormatError, InputError, UnknownNameError
+from simcore.laws.handoff import HandoffBackend
 from simcore.search import explain as explain_rows
+from simcore.search import split
 from simcore.search.explain import Explanation, Row
 from simcore.search.plan import refusal_counts
 from simcore.search.tiers import Tier
@@ -26,31 +28,77 @@ FROM_RESULT = "from a result: only its front and short lists are compared; give 
 def explain(
     files: Annotated[list[str], typer.Argument(help="RESULT.json of a plan, or the plan's own files and folders.")],
     output: Annotated[Format, typer.Option("-o", "--output", help="How to print it.")] = Format.TABLE,
+    disaggregation: Annotated[
+        str | None,
+        typer.Option(help="Also compare with split pools whose KV cache MoRI, NIXL or Mooncake hands over."),
+    ] = None,
 ) -> None:
     """Say why each tier got its configuration: binding limits, runners-up, and where the choice flips.
 
     Exit code 0, or 2 when a file breaks a rule.
     """
     with exit_codes():
-        emit(explain_files(files), output, draw)
+        emit(explain_files(files, disaggregation), output, draw)
 
 
-def explain_files(files: list[str]) -> dict[str, Any]:
+def explain_files(files: list[str], disaggregation: str | None = None) -> dict[str, Any]:
     """The explanation of one result, or of the plan in `files`. Raises InputError."""
+    backend = None if disaggregation is None else _backend(disaggregation)
     result = _result(files[0]) if len(files) == 1 else None
     if result is not None:
+        if backend is not None:
+            raise InputError("disaggregation", disaggregation, "come with the plan's files", "a result prices nothing")
         return {"scope": FROM_RESULT, "tiers": _from_result(result), "refused": _refused(result.get("refusals") or [])}
-    _, answer, _ = answer_plan(plan_command.gather(files))
+    prepared, answer = answer_prepared(plan_command.gather(files))
     rows = explain_rows.rows_of(answer)
     tiers = []
     for choice in answer.choices:
         chosen = None if choice.chosen is None else rows[choice.chosen]
         found = explain_rows.explain(rows, choice.tier, chosen=chosen)
-        document = _document(found)
+        tier = _document(found)
         if chosen is None and choice.binding is not None:
-            document["why"] = f"no candidate qualifies: {choice.binding.limit}: {choice.binding.detail}"
-        tiers.append(document)
-    return {"scope": "all scored candidates", "tiers": tiers, "refused": dict(refusal_counts(answer.refusals))}
+            tier["why"] = f"no candidate qualifies: {choice.binding.limit}: {choice.binding.detail}"
+        tiers.append(tier)
+    refused = dict(refusal_counts(answer.refusals))
+    document: dict[str, Any] = {"scope": "all scored candidates", "tiers": tiers, "refused": refused}
+    if backend is not None:
+        if prepared.workload.fixed is None or prepared.question.request_rate_per_s is not None:
+            raise InputError("disaggregation", disaggregation, "come with `workload.fixed` and `load.concurrencies`")
+        splits = split.split_candidates(prepared.question, prepared.predictor, backend)
+        compared = split.compare(answer, splits, [choice.tier for choice in answer.choices])
+        document["disaggregation"] = {
+            "backend": disaggregation,
+            "splits": len(splits),
+            "tiers": [_comparison(item) for item in compared],
+        }
+    return document
+
+
+def _backend(name: str) -> HandoffBackend:
+    try:
+        return HandoffBackend(name.lower())
+    except ValueError:
+        raise UnknownNameError("disaggregation", name, ["MoRI", "NIXL", "Mooncake"]) from None
+
+
+def _comparison(item: split.Comparison) -> dict[str, Any]:
+    pools = item.split
+    return {
+        "tier": item.tier.name,
+        "gainPermille": None if item.gain_factor is None else _permille(item.gain_factor - 1.0),
+        "colocated": None if item.colocated is None else _row_document(explain_rows.row_of(item.colocated)),
+        "split": None
+        if pools is None
+        else {
+            "label": pools.label,
+            "gpus": pools.gpus_count,
+            "concurrency": pools.concurrency,
+            "tokensPerSecondPerGpu": round(pools.throughput_per_gpu_tokens_per_s),
+            "ttftMilliseconds": round(pools.ttft_s / MILLI),
+            "tpotMicroseconds": round(pools.tpot_s / MICRO),
+            "flags": list(pools.flags),
+        },
+    }
 
 
 def _result(path: str) -> Mapping[str, Any] | None:
@@ -188,9 +236,19 @@ def draw(result: Mapping[str, Any]) -> None:
                     f"    flips between {flip['holdsAtConcurrency']} and {flip['flipsAtConcurrency']} clients: "
                     f"{flip['reason']}"
                 )
+    for item in result.get("disaggregation", {}).get("tiers", []):
+        say(f"{item['tier']}, disaggregated: {_split_text(item)}")
     if result["refused"]:
         say("refused layouts: " + ", ".join(f"{rule} {count}" for rule, count in result["refused"].items()))
     say(f"({result['scope']})")
+
+
+def _split_text(item: Mapping[str, Any]) -> str:
+    if item["split"] is None:
+        return "no split meets it"
+    if item["gainPermille"] is None:
+        return f"only {_text(item['split'])} meets it"
+    return f"{_text(item['split'])}, {item['gainPermille'] / 10:+.0f} % against the best colocated one"
 
 
 def _text(row: Mapping[str, Any]) -> str:
