@@ -13,7 +13,7 @@ from simcore.anchors.select import Selection, Target, select_anchor
 from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.layout import Engine, Layout, ResolvedLayout, resolve
 from simcore.cards.model import ModelCard
-from simcore.des.config import Routing, SchedulerConfig
+from simcore.des.config import Deployment, Pool, Routing, SchedulerConfig
 from simcore.des.workload.batch import Workload
 from simcore.errors import InputError, NoAnchorError
 from simcore.legality import Judgement, LegalityCase, Verdict, enumerate_layouts, judge
@@ -428,6 +428,21 @@ class Predictor:
             prompt_tokens=self.setting.prompt_tokens,
             output_tokens=self.setting.output_tokens,
         )
+
+    def deployment(
+        self, shape: Shape, *, replicas_count: int = 1, routing: Routing = Routing.LEAST_LOADED
+    ) -> Deployment:
+        """Equal replicas with a prefix cache behind a router, for replaying a trace."""
+        priced = self._of(shape)
+        scheduler = replace(self.scheduler(shape), prefix_caching=True)
+        pool = Pool(
+            table=priced.cost.table(scheduler.max_running_requests),
+            scheduler=scheduler,
+            replicas_count=replicas_count,
+            attention_dp=priced.widths.attention_dp,
+            gpus_per_replica_count=shape.gpus_count,
+        )
+        return Deployment(pool, routing=routing)
 
     def run(
         self,

@@ -9,13 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from inferasim_operator.cli.fit import fit
 from inferasim_operator.cli.output import EXIT_INFEASIBLE, EXIT_OK, Format, emit, exit_codes
 from simcore.anchors.checks import CheckResult, Verdict, check_anchor, worst
 from simcore.anchors.schema import Anchor, load_anchor
 from simcore.anchors.select import Selection, Target, anchor_key, select_anchor
 from simcore.errors import InputError
 
-app = typer.Typer(help="Inspect, check and select anchors.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, check, fit and select anchors.", no_args_is_help=True)
+app.command()(fit)
 
 Paths = Annotated[list[str], typer.Argument(help="Anchor files, or folders of them.")]
 Output = Annotated[Format, typer.Option("-o", "--output", help="Output form.")]

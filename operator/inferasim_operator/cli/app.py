@@ -19,6 +19,9 @@ COMMANDS: Final = {
     "render": ("render:render", "Print the manifests of a DeploymentMix; the same bytes each time."),
     "anchors": ("anchors:app", "Inspect, check, fit and select anchors."),
     "validate": ("validate:validate", "Fit on a corpus' anchor rows, project its target rows, report the errors."),
+    "replay": ("replay:replay", "Run the simulator on a trace: Mooncake, Azure, agentic."),
+    "import": ("importers:import_results", "Read benchmark results of several tools into corpus rows."),
+    "explain": ("explain:explain", "Why a plan chose what it chose, and when it would not."),
     "version": ("app:version", "Print the version."),
 }
 """Name to (module of this package and attribute, help line), in the order that help lists them."""

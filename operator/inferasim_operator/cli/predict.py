@@ -16,7 +16,7 @@ from inferasim_operator.cli.output import Format, emit, exit_codes
 from simcore.anchors.builtin import builtin_anchor, builtin_anchors
 from simcore.anchors.schema import Anchor, load_anchor
 from simcore.predict.one import predict as predict_scenario
-from simcore.predict.scenario import anchor_paths, load_scenario
+from simcore.predict.scenario import Scenario, anchor_paths, load_scenario
 
 
 def predict(
@@ -30,10 +30,13 @@ def predict(
 
 def run(file: str) -> dict[str, Any]:
     """The prediction of the scenario in `file`; paths in it are relative to it. Raises InputError and its kin."""
-    document = documents.load_document(file)
+    return predict_scenario(read_scenario(documents.load_document(file), file)).document()
+
+
+def read_scenario(document: Mapping[str, Any], file: str) -> Scenario:
+    """The scenario of a document read from `file`, with the anchors it names. Raises InputError and its kin."""
     folder = Path.cwd() if file == "-" else Path(file).parent
-    anchors = dict(_anchor(name, folder) for name in anchor_paths(document))
-    return predict_scenario(load_scenario(document, anchors)).document()
+    return load_scenario(document, dict(_anchor(name, folder) for name in anchor_paths(document)))
 
 
 def _anchor(name: str, folder: Path) -> tuple[str, Anchor]:

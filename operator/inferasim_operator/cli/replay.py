@@ -17,6 +17,7 @@ from rich.table import Table
 
 from inferasim_operator.cli import documents
 from inferasim_operator.cli.output import Format, dumps, emit, exit_codes
+from inferasim_operator.cli.predict import read_scenario
 from simcore.des.config import Deployment, Routing
 from simcore.des.document import load_deployment
 from simcore.des.replay import chrome_trace, question_part, record_rows, result_document
@@ -24,13 +25,16 @@ from simcore.des.result import Record
 from simcore.des.simulate import simulate
 from simcore.des.workload.trace import TraceFormat, open_trace
 from simcore.errors import InputError
+from simcore.predict.one import deployment_of
 
 Advance = Callable[[int, int | None, float], None]
 
 
 def replay(
     trace: Annotated[Path, typer.Argument(help="Mooncake JSON lines or array, agentic sessions, Azure CSV; or .gz.")],
-    file: Annotated[str, typer.Option("-f", "--file", help="The deployment, YAML or JSON; `-` reads standard input.")],
+    file: Annotated[
+        str, typer.Option("-f", "--file", help="A deployment, or a scenario of `predict`.")
+    ],
     trace_format: Annotated[TraceFormat, typer.Option("--format", help="The trace's format.")] = TraceFormat.AUTO,
     clients: Annotated[
         int | None, typer.Option(help="Closed loop: so many clients take the sessions; timestamps are ignored.")
@@ -48,7 +52,7 @@ def replay(
     with exit_codes():
         if summary and (records or timeline):
             raise InputError("--summary", True, "not be given with --records or --timeline")
-        deployment = _changed(load_deployment(documents.load_document(file)), replicas, routing)
+        deployment = _changed(_deployment(file), replicas, routing)
         keep = Record.SUMMARY if summary else Record.TIMELINE if timeline else Record.REQUESTS
         workload = open_trace(trace, trace_format, clients=clients)
         with _progress() as advance:
@@ -61,6 +65,18 @@ def replay(
         asked = question_part(workload, seed, warmup) | {"source": trace.name}
         document = result_document(result) | asked
         emit(document, output, draw)
+
+
+ONE_REQUEST = {"workload": {"fixed": {"promptTokens": 1, "outputTokens": 1}}, "load": {"concurrency": 1}}
+"""What a scenario may leave out here: the trace says it."""
+
+
+def _deployment(file: str) -> Deployment:
+    """From a deployment document, or from a scenario as `predict` takes it (told by its key `model`)."""
+    document = documents.load_document(file)
+    if "model" not in document:
+        return load_deployment(document)
+    return deployment_of(read_scenario(ONE_REQUEST | document, file))
 
 
 def _line(row: Mapping[str, Any]) -> str:
