@@ -17,8 +17,8 @@ from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.cards.model import ModelCard
-from simcore.predict.predictor import Mode, Overrides, Predictor, Setting
-from simcore.predict.shapes import EngineOption, Shape
+from simcore.prediction.predictor import Mode, Overrides, Predictor, Setting
+from simcore.prediction.shapes import EngineOption, Shape
 from simcore.search import plan
 from simcore.search.ledger import Session
 from simcore.search.levers import Value

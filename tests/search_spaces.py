@@ -9,8 +9,8 @@ from pathlib import Path
 from simcore.anchors.schema import Anchor, anchor_from
 from simcore.cards import load_accelerator_card, load_model_card
 from simcore.cards.layout import Engine
-from simcore.predict.predictor import Mode, Setting
-from simcore.predict.shapes import EngineOption
+from simcore.prediction.predictor import Mode, Setting
+from simcore.prediction.shapes import EngineOption
 from simcore.search.objectives import Slo
 from simcore.search.space import Cluster, Space
 

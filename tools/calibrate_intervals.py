@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simcore.predict.intervals import TERMS, Distance, IntervalCalibration
+from simcore.prediction.intervals import TERMS, Distance, IntervalCalibration
 from simcore.validate.corpus import read_corpus
 from simcore.validate.evaluate import evaluate
 from simcore.validate.metrics import QUANTITIES

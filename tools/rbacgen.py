@@ -45,7 +45,7 @@ def namespaced_objects(*, role: str, namespace: str, service_account: str) -> li
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
             "metadata": metadata,
-            "rules": policy_rules(RULES),
+            "rules": policy_rules(RULES, cluster=False),
         },
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",

@@ -40,7 +40,7 @@ async def watch(options: settings.Settings, client: Client, wirings: Sequence[Wi
     before = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=registry,
-        settings=_kopf_settings(),
+        settings=_kopf_settings(options),
         clusterwide=not options.namespaces,
         namespaces=list(options.namespaces),
         stop_flag=stop,
@@ -49,12 +49,13 @@ async def watch(options: settings.Settings, client: Client, wirings: Sequence[Wi
     await kopf.run_tasks(tasks, ignored=before)
 
 
-def _kopf_settings() -> kopf.OperatorSettings:
+def _kopf_settings(options: settings.Settings) -> kopf.OperatorSettings:
     configured = kopf.OperatorSettings()
     configured.peering.standalone = True  # C02: a stranger's peering object must not pause us; we hold a Lease
     configured.posting.enabled = False  # events are our own, and few
     configured.scanning.disabled = True  # C08: no right to watch CRDs and namespaces is needed
     configured.networking.request_timeout = 60.0
+    configured.watching.inactivity_timeout = options.watch_inactivity_s
     configured.process.ultimate_exiting_timeout = 30.0
     return configured
 

@@ -23,9 +23,9 @@ from simcore.cards.hf import model_card_from_config
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.model import ModelCard
 from simcore.errors import FormatError, InputError
-from simcore.predict.predictor import Mode, Predictor, Setting
-from simcore.predict.scenario import WorkloadInput, longest_tokens
-from simcore.predict.shapes import EngineOption
+from simcore.prediction.predictor import Mode, Predictor, Setting
+from simcore.prediction.scenario import WorkloadInput, longest_tokens
+from simcore.prediction.shapes import EngineOption
 from simcore.search import arrivals, plan, shards
 from simcore.search.goal import Goal
 from simcore.search.objectives import Slo, objective

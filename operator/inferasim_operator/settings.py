@@ -35,6 +35,8 @@ class Settings:
     compute_function: str = "inferasim_operator.planning:compute_plan"
     compute_workers_count: int = 1
     compute_timeout_s: float = 900.0
+    watch_inactivity_s: float = 70.0
+    """A watch that is silent for so long is taken for dead and begun anew; the server sends a bookmark each minute."""
     worker_image: str = ""
     """The operator's own image: what the Jobs of large searches run. Empty = every search runs in this process."""
     log_level: str = "INFO"
@@ -46,6 +48,8 @@ class Settings:
             raise InputError("compute workers", self.compute_workers_count, "be from 1 to 64")
         if not 2 <= self.lease_duration_s <= 3600:
             raise InputError("lease seconds", self.lease_duration_s, "be from 2 to 3600")
+        if not 1 <= self.watch_inactivity_s <= 3600:
+            raise InputError("watch inactivity seconds", self.watch_inactivity_s, "be from 1 to 3600")
         if self.compute_timeout_s <= 0:
             raise InputError("compute timeout seconds", self.compute_timeout_s, "be positive")
 
@@ -73,6 +77,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         compute_function=values.get("INFERASIM_COMPUTE_FUNCTION") or Settings.compute_function,
         compute_workers_count=int(number("INFERASIM_COMPUTE_WORKERS", 1)),
         compute_timeout_s=number("INFERASIM_COMPUTE_TIMEOUT_SECONDS", 900.0),
+        watch_inactivity_s=number("INFERASIM_WATCH_INACTIVITY_SECONDS", Settings.watch_inactivity_s),
         worker_image=values.get("INFERASIM_WORKER_IMAGE", ""),
         log_level=values.get("INFERASIM_LOG_LEVEL") or "INFO",
     )

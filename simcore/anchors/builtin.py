@@ -14,7 +14,9 @@ def builtin_anchors() -> dict[str, Anchor]:
     """All built-in anchors by name."""
     folder = resources.files("simcore.data").joinpath("anchors")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
-    return {file.name.removesuffix(".json"): parse_anchor(file.read_text(encoding="utf-8"), file.name) for file in files}
+    return {
+        file.name.removesuffix(".json"): parse_anchor(file.read_text(encoding="utf-8"), file.name) for file in files
+    }
 
 
 def builtin_anchor(name: str) -> Anchor:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from simcore.predict.predictor import Predictor
-from simcore.predict.result import Prediction
-from simcore.predict.scenario import LoadInput, WorkloadInput
-from simcore.predict.shapes import EngineOption, Refusal, Shape
-from simcore.predict.traffic import workload_of
+from simcore.prediction.predictor import Predictor
+from simcore.prediction.result import Prediction
+from simcore.prediction.scenario import LoadInput, WorkloadInput
+from simcore.prediction.shapes import EngineOption, Refusal, Shape
+from simcore.prediction.traffic import workload_of
 from simcore.search.plan import Answer, Candidate, Chooser, Progress, Question, chosen, shapes_of
 
 SEED: Final = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simcore.predict.predictor import Predictor
+from simcore.prediction.predictor import Predictor
 from simcore.search.objectives import Objective, Reading, Slo, figure
 from simcore.search.plan import Candidate, Scorer
 from simcore.search.tiers import Binding, Tier, TierChoice, TierRule, choose, headroom_frac, margins

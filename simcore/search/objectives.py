@@ -12,8 +12,8 @@ import numpy as np
 
 from simcore.data.loader import read_data
 from simcore.errors import FormatError, UnknownNameError
-from simcore.predict.facts import ReplicaFacts
-from simcore.predict.result import Prediction
+from simcore.prediction.facts import ReplicaFacts
+from simcore.prediction.result import Prediction
 from simcore.search.plan import Candidate
 from simcore.stepcost.step import Step
 

@@ -15,9 +15,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from simcore.errors import InputError
-from simcore.predict.bounds import Bound
-from simcore.predict.result import Prediction
-from simcore.predict.shapes import EngineOption, Refusal, Shape
+from simcore.prediction.bounds import Bound
+from simcore.prediction.result import Prediction
+from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.search import pareto
 from simcore.search.tiers import Binding, Tier, TierChoice, TierRule, choose, default_rule, default_tiers
 
@@ -112,7 +112,7 @@ class Bounding(Protocol):
 
 
 class Scorer(Protocol):
-    """Prices one engine replica. Implemented by `simcore.predict.predictor`."""
+    """Prices one engine replica. Implemented by `simcore.prediction.predictor`."""
 
     def shapes(
         self, option: EngineOption, *, gpus_per_node: int, nodes_count: int

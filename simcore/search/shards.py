@@ -16,9 +16,9 @@ from typing import Any
 from simcore.cards.layout import Layout
 from simcore.des.result import Distribution
 from simcore.errors import FormatError, InputError
-from simcore.predict.bounds import Bound
-from simcore.predict.result import Prediction, Source
-from simcore.predict.shapes import EngineOption, Refusal, Shape
+from simcore.prediction.bounds import Bound
+from simcore.prediction.result import Prediction, Source
+from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.search.plan import Answer, Bounding, Chooser, Item, Progress, Question, Scorer, answer, score, work_of
 from simcore.search.tiers import default_rule
 

@@ -16,11 +16,11 @@ from simcore.errors import InfeasibleError, InputError, UnknownNameError
 from simcore.laws.fusions import ALL_FUSIONS, check_fusions, legal_fusions, load_fusions
 from simcore.laws.speculation import Drafter
 from simcore.legality import LegalityCase, Verdict, judge
-from simcore.predict.costs import Speculation, acceptance, has_quantised_activations
-from simcore.predict.engines import engine_defaults
-from simcore.predict.predictor import Mode, Overrides, Predictor, Setting
-from simcore.predict.result import Prediction
-from simcore.predict.shapes import EngineOption, Refusal, Shape
+from simcore.prediction.costs import Speculation, acceptance, has_quantised_activations
+from simcore.prediction.engines import engine_defaults
+from simcore.prediction.predictor import Mode, Overrides, Predictor, Setting
+from simcore.prediction.result import Prediction
+from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.search import objectives
 from simcore.search.levers import Lever, Source, Value, lever, levers
 from simcore.search.objectives import Reading, Slo

@@ -15,8 +15,8 @@ from simcore.des.workload.batch import Workload, plain_batch
 from simcore.errors import InputError
 from simcore.laws.handoff import HandoffBackend, handoff_link
 from simcore.legality import LegalityCase, Verdict, judge_pair
-from simcore.predict.predictor import FEWEST_REQUESTS, ROUNDS, Predictor
-from simcore.predict.shapes import EngineOption, Shape
+from simcore.prediction.predictor import FEWEST_REQUESTS, ROUNDS, Predictor
+from simcore.prediction.shapes import EngineOption, Shape
 from simcore.search.plan import Answer, Candidate, Question
 from simcore.search.tiers import Scored, Tier, TierRule, default_rule, margins
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import InputError, UnknownNameError
-from simcore.predict.intervals import IntervalCalibration, interval_calibration
+from simcore.prediction.intervals import IntervalCalibration, interval_calibration
 from simcore.validate.baselines import Baselines, baselines
 from simcore.validate.calibration import Calibration, calibration
 from simcore.validate.corpus import CorpusRow, Role, by_series

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from simcore.laws.width import weight_read
-from simcore.predict.steady import first_wave_factor
+from simcore.prediction.steady import first_wave_factor
 from simcore.validate.calibration import Calibration
 from simcore.validate.cells import Cell, Shape
 from simcore.validate.features import LayoutFeatures

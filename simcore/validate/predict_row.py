@@ -9,8 +9,8 @@ from simcore.cards.layout import Layout
 from simcore.data.constants import constant
 from simcore.laws.handoff import HandoffBackend, handoff_link, handoff_time
 from simcore.laws.pipeline import hop_inside_step, micro_batches, pipeline_step, scheduler_host_time
-from simcore.predict.intervals import Distance
-from simcore.predict.steady import ClosedLoop, closed_loop, first_wave_factor, two_pools
+from simcore.prediction.intervals import Distance
+from simcore.prediction.steady import ClosedLoop, closed_loop, first_wave_factor, two_pools
 from simcore.validate.cells import Lengths, Shape
 from simcore.validate.corpus import CorpusRow, PoolSpec
 from simcore.validate.features import LayoutFeatures

@@ -20,7 +20,7 @@ from scipy.optimize import nnls
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import FormatError, InputError
-from simcore.predict.intervals import Distance, interval_calibration
+from simcore.prediction.intervals import Distance, interval_calibration
 from simcore.units import MILLI
 from simcore.validate.calibration import Calibration, calibration
 from simcore.validate.cells import Cell

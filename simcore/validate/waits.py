@@ -16,8 +16,8 @@ from simcore.cards.layout import Engine
 from simcore.des.closed_loop import closed_loop
 from simcore.des.config import SchedulerConfig
 from simcore.errors import UnknownNameError
-from simcore.predict.engines import engine_defaults
-from simcore.predict.steady import ROUNDS
+from simcore.prediction.engines import engine_defaults
+from simcore.prediction.steady import ROUNDS
 from simcore.stepcost.table import StepTable
 from simcore.units import PS_PER_S
 from simcore.validate.layout_fit import Prefill

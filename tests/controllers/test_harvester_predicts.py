@@ -18,7 +18,7 @@ from inferasim_harvester.wire import Address, Client
 from simcore.anchors.schema import Anchor
 from simcore.cards.layout import Engine, Layout
 from simcore.des.config import SchedulerConfig
-from simcore.predict.outcome import closed_loop_outcome
+from simcore.prediction.outcome import closed_loop_outcome
 from simcore.stepcost.anchored import anchored
 
 LAW = StepLaw(graph_sizes=(1, 2, 4, 8, 16), decode_s_per_sequence=150e-6)

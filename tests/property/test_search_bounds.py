@@ -12,9 +12,9 @@ from simcore.cards.layout import Engine, Layout
 from simcore.des.closed_loop import closed_loop
 from simcore.des.config import SchedulerConfig
 from simcore.des.result import Distribution
-from simcore.predict.bounds import UNBOUNDED, Bound, replica_bound
-from simcore.predict.result import Prediction, Source
-from simcore.predict.shapes import EngineOption, Refusal, Shape
+from simcore.prediction.bounds import UNBOUNDED, Bound, replica_bound
+from simcore.prediction.result import Prediction, Source
+from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.search import plan
 from simcore.search.tiers import Tier, TierChoice
 from simcore.stepcost.table import StepTable

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from simcore.cards.layout import Layout
 from simcore.errors import FormatError
-from simcore.predict.intervals import Distance, interval_calibration
-from simcore.predict.steady import closed_loop
+from simcore.prediction.intervals import Distance, interval_calibration
+from simcore.prediction.steady import closed_loop
 from simcore.validate.calibration import calibration
 from simcore.validate.cells import Cell
 from simcore.validate.corpus import parse_corpus

@@ -9,7 +9,7 @@ import pytest
 
 from simcore.cards.layout import Engine
 from simcore.errors import UnknownNameError
-from simcore.predict.predictor import Mode
+from simcore.prediction.predictor import Mode
 from simcore.search.objectives import Direction, Slo, objective, objectives
 from tests.search_spaces import space
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inferasim_operator import planning
-from simcore.predict.predictor import Predictor
+from simcore.prediction.predictor import Predictor
 from simcore.search.arrivals import DrawnScorer, answer_rate, replica_steps
 from tests import builders
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from simcore.cards.layout import Engine, Layout
 from simcore.des.result import Distribution
 from simcore.errors import InputError
-from simcore.predict.result import Prediction, Source
-from simcore.predict.shapes import EngineOption, Refusal, Shape
+from simcore.prediction.result import Prediction, Source
+from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.search import plan
 from simcore.search.plan import Question
 from simcore.search.tiers import Tier

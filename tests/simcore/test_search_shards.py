@@ -13,9 +13,9 @@ from inferasim_operator import packing, planning
 from simcore.cards.layout import Engine, Layout
 from simcore.des.result import Distribution
 from simcore.errors import FormatError, InputError
-from simcore.predict.bounds import Bound
-from simcore.predict.result import Prediction, Source
-from simcore.predict.shapes import EngineOption, Refusal, Shape
+from simcore.prediction.bounds import Bound
+from simcore.prediction.result import Prediction, Source
+from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.search import plan, shards
 from simcore.search.plan import Question
 from tests import builders

@@ -13,8 +13,8 @@ from simcore.cards import load_accelerator_card, load_model_card
 from simcore.cards.layout import Engine, Layout
 from simcore.errors import InputError
 from simcore.laws.handoff import HandoffBackend
-from simcore.predict.predictor import Mode, Predictor, Setting
-from simcore.predict.shapes import EngineOption
+from simcore.prediction.predictor import Mode, Predictor, Setting
+from simcore.prediction.shapes import EngineOption
 from simcore.search import plan, split
 from simcore.search.tiers import default_tiers
 from simcore.stepcost.step import Step

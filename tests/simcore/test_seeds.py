@@ -7,7 +7,7 @@ import json
 import pytest
 
 from simcore.errors import FormatError, InfeasibleError, InputError
-from simcore.predict.predictor import Mode
+from simcore.prediction.predictor import Mode
 from simcore.search.ledger import STALE_FRAC, Session, replay
 from simcore.search.local import run_local
 from simcore.search.objectives import Slo

@@ -9,7 +9,7 @@ from simcore.cards.layout import Engine
 from simcore.des.closed_loop import closed_loop as simulate
 from simcore.des.config import SchedulerConfig
 from simcore.errors import DomainError
-from simcore.predict.steady import closed_loop, first_wave_factor, two_pools
+from simcore.prediction.steady import closed_loop, first_wave_factor, two_pools
 from simcore.stepcost.table import StepTable
 
 

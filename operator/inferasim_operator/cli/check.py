@@ -26,7 +26,7 @@ from simcore.legality import (
 )
 from simcore.legality.judge import suggest_layouts
 from simcore.memory import MemoryPlan, kv_format, kv_transfer_bytes, plan_memory
-from simcore.predict.case import (
+from simcore.prediction.case import (
     CheckInput,
     engine_input,
     hbm_bytes,

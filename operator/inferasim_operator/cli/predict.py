@@ -15,8 +15,8 @@ from inferasim_operator.cli import documents
 from inferasim_operator.cli.output import Format, emit, exit_codes
 from simcore.anchors.builtin import builtin_anchor, builtin_anchors
 from simcore.anchors.schema import Anchor, load_anchor
-from simcore.predict.one import predict as predict_scenario
-from simcore.predict.scenario import Scenario, anchor_paths, load_scenario
+from simcore.prediction.one import predict as predict_scenario
+from simcore.prediction.scenario import Scenario, anchor_paths, load_scenario
 
 
 def predict(

@@ -25,16 +25,14 @@ from simcore.des.result import Record
 from simcore.des.simulate import simulate
 from simcore.des.workload.trace import TraceFormat, open_trace
 from simcore.errors import InputError
-from simcore.predict.one import deployment_of
+from simcore.prediction.one import deployment_of
 
 Advance = Callable[[int, int | None, float], None]
 
 
 def replay(
     trace: Annotated[Path, typer.Argument(help="Mooncake JSON lines or array, agentic sessions, Azure CSV; or .gz.")],
-    file: Annotated[
-        str, typer.Option("-f", "--file", help="A deployment, or a scenario of `predict`.")
-    ],
+    file: Annotated[str, typer.Option("-f", "--file", help="A deployment, or a scenario of `predict`.")],
     trace_format: Annotated[TraceFormat, typer.Option("--format", help="The trace's format.")] = TraceFormat.AUTO,
     clients: Annotated[
         int | None, typer.Option(help="Closed loop: so many clients take the sessions; timestamps are ignored.")

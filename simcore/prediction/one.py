@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from simcore.des.config import Deployment
 from simcore.errors import InfeasibleError
-from simcore.predict.predictor import Predictor
-from simcore.predict.result import Prediction
-from simcore.predict.scenario import Scenario
-from simcore.predict.shapes import EngineOption, Shape
-from simcore.predict.traffic import workload_of
+from simcore.prediction.predictor import Predictor
+from simcore.prediction.result import Prediction
+from simcore.prediction.scenario import Scenario
+from simcore.prediction.shapes import EngineOption, Shape
+from simcore.prediction.traffic import workload_of
 
 
 def predict(scenario: Scenario) -> Prediction:

@@ -9,7 +9,7 @@ import numpy as np
 from simcore.des.kernel.fields import Ints
 from simcore.des.workload.batch import Batch, Workload, plain_batch
 from simcore.errors import InputError
-from simcore.predict.scenario import LengthRange, LoadInput, WorkloadInput
+from simcore.prediction.scenario import LengthRange, LoadInput, WorkloadInput
 from simcore.units import PS_PER_S
 
 ROUNDS = 10

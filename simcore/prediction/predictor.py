@@ -19,14 +19,14 @@ from simcore.errors import InputError, NoAnchorError
 from simcore.legality import Judgement, LegalityCase, Verdict, enumerate_layouts, judge
 from simcore.memory import MemoryPlan, MemoryRequest, Reserve, kv_format, plan_memory
 from simcore.memory.pool import DEFAULT_MEMORY_FRAC
-from simcore.predict.bounds import Bound, replica_bound
-from simcore.predict.costs import CostRequest, Speculation, build_cost
-from simcore.predict.engines import EngineDefaults, engine_defaults
-from simcore.predict.facts import ReplicaFacts
-from simcore.predict.intervals import Distance, interval_calibration
-from simcore.predict.outcome import Outcome, closed_loop_outcome, simulated_outcome
-from simcore.predict.result import METRICS, Prediction, Source
-from simcore.predict.shapes import EngineOption, Refusal, Shape
+from simcore.prediction.bounds import Bound, replica_bound
+from simcore.prediction.costs import CostRequest, Speculation, build_cost
+from simcore.prediction.engines import EngineDefaults, engine_defaults
+from simcore.prediction.facts import ReplicaFacts
+from simcore.prediction.intervals import Distance, interval_calibration
+from simcore.prediction.outcome import Outcome, closed_loop_outcome, simulated_outcome
+from simcore.prediction.result import METRICS, Prediction, Source
+from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.stepcost.communication import communication
 from simcore.stepcost.step import Step, StepCost
 from simcore.stepcost.work import rank_work

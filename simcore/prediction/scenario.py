@@ -13,9 +13,9 @@ from simcore.cards.layout import Engine, Layout
 from simcore.cards.model import ModelCard
 from simcore.des.config import Routing
 from simcore.errors import InputError
-from simcore.predict import case
-from simcore.predict.case import CheckInput, Count, Strict, one_line
-from simcore.predict.predictor import Mode, Overrides, Setting
+from simcore.prediction import case
+from simcore.prediction.case import CheckInput, Count, Strict, one_line
+from simcore.prediction.predictor import Mode, Overrides, Setting
 
 LARGEST_RATE_REQUESTS_PER_S = 1e6
 

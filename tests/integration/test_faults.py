@@ -1,0 +1,232 @@
+"""Faults on the real API server; with `pytest -s` they print the recovery times of docs/faults.md."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from e2e import controlplane
+from tests import builders
+from tests.conditions import assert_conditions
+from tests.integration.harness import Cluster, Object, Operator, until
+from tests.integration.proxy import Proxy
+
+MakeOperator = Callable[..., Operator]
+INACTIVITY_S = 6
+BOOKMARK_S = 60
+
+
+@pytest.fixture
+def proxy(control_plane: controlplane.ControlPlane) -> Iterator[Proxy]:
+    """Between the operator and the API server."""
+    parts = urlsplit(control_plane.server)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    with Proxy(parts.hostname, parts.port) as made:
+        yield made
+
+
+def _through(proxy: Proxy, **more: str) -> dict[str, Any]:
+    return {"server": f"https://127.0.0.1:{proxy.port}", "environment": more}
+
+
+def _timed(what: str, wait: Callable[[], Object]) -> float:
+    """Seconds until `wait` returns; told on the terminal with -s."""
+    started_s = time.monotonic()
+    wait()
+    took_s = time.monotonic() - started_s
+    print(f"\n{what}: {took_s:.1f} s")
+    return took_s
+
+
+def _black_hole(cluster: Cluster, op: Operator, proxy: Proxy, *, hole_s: float, inactivity_s: float) -> None:
+    op.start()
+    cluster.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan("before"))
+    cluster.wait("servingplan", "before", "Ready")
+    proxy.black_hole()
+    cluster.apply(builders.serving_plan("during"))
+    threading.Event().wait(hole_s)
+    assert "status" not in cluster.get("servingplan", "during")
+    proxy.restore()
+    # Each watch finds out by itself; those that dialled into the hole once more need a second silence.
+    took_s = _timed(
+        f"black hole of {hole_s:.0f} s, watches given up after {inactivity_s:.0f} s: handled after its end",
+        lambda: cluster.wait("servingplan", "during", "Ready", timeout_s=2 * inactivity_s + 60),
+    )
+    assert took_s <= 2 * inactivity_s + 40
+    assert op.process is not None
+    assert op.process.poll() is None, "without a restart"
+    assert op.health()[0] == 200
+
+
+def test_black_holed_watches_come_back(cluster: Cluster, operator: MakeOperator, proxy: Proxy) -> None:
+    """Sockets stay open and nothing arrives (C01); a silent watch is given up after seconds here, not 70 of them."""
+    options = _through(proxy, INFERASIM_WATCH_INACTIVITY_SECONDS=str(INACTIVITY_S))
+    op = operator(lease_s=120, **options)
+    _black_hole(cluster, op, proxy, hole_s=10, inactivity_s=INACTIVITY_S)
+
+
+@pytest.mark.slow
+def test_black_hole_of_90_s_with_the_defaults(cluster: Cluster, operator: MakeOperator, proxy: Proxy) -> None:
+    """The same with what is shipped."""
+    _black_hole(cluster, operator(lease_s=600, **_through(proxy)), proxy, hole_s=90, inactivity_s=70)
+
+
+def test_reset_connections_are_made_again(cluster: Cluster, operator: MakeOperator, proxy: Proxy) -> None:
+    """A RST on every connection, five times; each plan made meanwhile is handled."""
+    op = operator(lease_s=60, **_through(proxy))
+    op.start()
+    cluster.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan("before"))
+    cluster.wait("servingplan", "before", "Ready")
+    for number in range(5):
+        proxy.reset()
+        cluster.apply(builders.serving_plan(f"plan-{number}", load={"concurrencies": [number + 1]}))
+    for number in range(5):
+        _timed(f"reset {number + 1}", lambda name=f"plan-{number}": cluster.wait("servingplan", name, "Ready"))  # type: ignore[misc]
+    assert op.health()[0] == 200
+
+
+def test_history_that_is_gone_is_listed_anew(cluster: Cluster, operator: MakeOperator, proxy: Proxy) -> None:
+    """The operator is cut off, things change, etcd forgets its history, the API server restarts: a watch gets 410."""
+    op = operator(lease_s=120, **_through(proxy))
+    op.start()
+    cluster.apply(
+        builders.anchor_config_map("anchor-a"), builders.serving_plan("before"), builders.serving_plan("gone")
+    )
+    cluster.wait("servingplan", "before", "Ready")
+    cluster.wait("servingplan", "gone", "Ready")
+    proxy.cut()
+    cluster.apply(builders.serving_plan("during"))
+    cluster.kubectl("delete", "servingplan", "gone")
+    cluster.plane.compact_etcd()
+    cluster.plane.restart_apiserver(crash=True)
+    proxy.restore()
+    _timed("410 after a compaction", lambda: cluster.wait("servingplan", "during", "Ready", timeout_s=80))
+    assert op.process is not None
+    assert op.process.poll() is None
+    writes = [event for event in cluster.operator_writes() if "servingplans/gone/status" in event.uri]
+    assert all(event.code == 200 for event in writes), "nothing is written to what is gone"
+
+
+def test_a_watch_that_ends_makes_the_process_unhealthy(cluster: Cluster, operator: MakeOperator, proxy: Proxy) -> None:
+    """The right to watch is taken away: /healthz fails, or the process ends; with the right back a new one works."""
+    op = operator(lease_s=60, **_through(proxy))
+    op.start()
+    cluster.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan("before"))
+    cluster.wait("servingplan", "before", "Ready")
+    assert op.health() == (200, "ok\n")
+    role = cluster.get("role", "inferasim-operator")
+    rules = [rule for rule in role["rules"] if "jobs" not in rule["resources"]]
+    cluster.kubectl("patch", "role", "inferasim-operator", "--type=merge", "-p", json.dumps({"rules": rules}))
+    proxy.reset()
+
+    def is_found() -> bool:
+        assert op.process is not None
+        return op.process.poll() is not None or op.health()[0] == 500
+
+    _timed("a watch that ends is told by /healthz", lambda: until(is_found, "dead watch is found") or {})
+    assert op.process is not None
+    if op.process.poll() is None:
+        assert "no live watch of jobs" in op.health()[1]
+        op.kill()
+    patch = json.dumps({"rules": role["rules"]})
+    cluster.kubectl("patch", "role", "inferasim-operator", "--type=merge", "-p", patch)
+    op.start()
+    cluster.apply(builders.serving_plan("after"))
+    cluster.wait("servingplan", "after", "Ready")
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_killed_at_random_during_a_full_flow(cluster: Cluster, operator: MakeOperator, kills: int) -> None:
+    """From a harvest to a plan under SIGKILLs: one Job, one anchor, one answer, nothing lost, nothing run twice."""
+    op, random_ = operator(lease_s=2), random.Random(2611)
+    cluster.apply(builders.serving_plan(), builders.anchor_harvest())
+    for number in range(kills):
+        op.start()
+        threading.Event().wait(random_.uniform(0.5, 5.0))
+        op.kill()
+        if number == kills // 2:
+            op.start()
+            until(lambda: len(cluster.list("jobs")) == 1, "the Job")
+            name = f"{cluster.list('jobs')[0]['metadata']['name']}-progress"
+            words = json.dumps({"data": {"anchor.json": builders.anchor().to_json()}})
+            cluster.kubectl("patch", "configmap", name, "--type=merge", "-p", words)  # it is made before the Job
+            op.kill()
+    op.start()
+    _timed(f"end of a flow with {kills} kills", lambda: cluster.wait("servingplan", "plan", "Ready"))
+    live = cluster.wait("anchorharvest", "harvest", "Ready")
+    assert_conditions(live)
+    created = [event for event in cluster.operator_writes() if event.verb == "create" and event.code == 201]
+    assert [event.resource for event in created].count("jobs.batch") == 1
+    assert len(cluster.list("configmaps", "-l", "inferasim.dev/role=plan-result")) == 1
+    assert len(cluster.list("configmaps", "-l", "inferasim.dev/anchor=true")) == 1
+    assert not [event for event in cluster.operator_requests() if event.is_forbidden]
+
+
+def test_a_leader_that_slept_writes_nothing(cluster: Cluster, operator: MakeOperator) -> None:
+    """Stopped for longer than its lease (a clock jump looks the same), it finds another leading, and ends."""
+    first, second = operator(), operator()
+    first.start()
+    until(lambda: "leading as" in first.text, "the first leads")
+    second.start()
+    until(lambda: "another instance leads" in second.text, "the second waits")
+    assert first.process is not None
+    first.process.send_signal(signal.SIGSTOP)
+    took_s = _timed("a stopped leader is replaced", lambda: until(lambda: "leading as" in second.text, "2nd") or {})
+    assert took_s < 30
+    cluster.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan())
+    cluster.wait("servingplan", "plan", "Ready")
+    before = cluster.versions()
+    first.process.send_signal(signal.SIGCONT)
+    assert first.process.wait(timeout=40) == 1
+    assert cluster.versions() == before
+
+
+def test_a_spec_of_300_kib_is_handled_once(cluster: Cluster, operator: MakeOperator) -> None:
+    """What the schema lets through (volumes are Kubernetes' own) fits no annotation, and needs none (C03)."""
+    op = operator()
+    op.start()
+    text = "x" * (300 * 1024)
+    plan = builders.serving_plan(pod={"volumes": [{"name": "large", "downwardAPI": {"items": [], "note": text}}]})
+    plan["metadata"]["namespace"] = cluster.namespace
+    cluster.apply(builders.anchor_config_map("anchor-a"))
+    cluster.kubectl("create", "-f", "-", stdin=json.dumps(plan))
+    live = cluster.wait("servingplan", "plan", "Ready")
+    assert "annotations" not in live["metadata"]
+    op.until_passes("ServingPlan", 3)
+    writes, passes = len(cluster.operator_writes()), op.metric("inferasim_reconciles_total", kind="ServingPlan")
+    cluster.apply(builders.anchor_harvest(deadlineSeconds=600))
+    until(lambda: op.metric("inferasim_reconciles_total", kind="AnchorHarvest") >= 2, "other work goes on")
+    later = [event for event in cluster.operator_writes()[writes:] if "servingplans" in event.uri]
+    assert later == []
+    assert op.metric("inferasim_reconciles_total", kind="ServingPlan") - passes <= 2
+
+
+def test_a_namespace_goes_with_all_that_is_in_it(cluster: Cluster, operator: MakeOperator) -> None:
+    """The operator is gone, objects of its kinds and a Job are live: the namespace goes without it (C04)."""
+    op = operator()
+    op.start()
+    cluster.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan(), builders.anchor_harvest())
+    cluster.wait("servingplan", "plan", "Ready")
+    until(lambda: bool(cluster.list("jobs")), "the Job")
+    assert op.stop() == 0
+    cluster.kubectl("delete", "namespace", cluster.namespace, "--wait=false")
+    _timed(
+        "a namespace with live objects and no operator is gone",
+        lambda: until(lambda: _is_gone(cluster), "the namespace is gone") or {},
+    )
+    cluster.kubectl("create", "namespace", cluster.namespace)  # the fixture takes it away
+
+
+def _is_gone(cluster: Cluster) -> bool:
+    with cluster.plane.http() as client:
+        return client.get(f"/api/v1/namespaces/{cluster.namespace}").status_code == httpx.codes.NOT_FOUND
