@@ -35,7 +35,7 @@ class Outcome:
     queueing: Mapping[str, float]
     preemptions_count: int
     kv_occupancy_frac: float | None
-    mean_active: float = 0.0
+    mean_active_requests: float = 0.0
     """Requests in the deployment, averaged over the run (Little's law)."""
     mixed_step_frac: float | None = None
     """Share of decode steps that also held a prefill; None where no step decoded."""
@@ -136,5 +136,5 @@ def simulated_outcome(
         },
         preemptions_count=run.preemptions_count,
         kv_occupancy_frac=peak,
-        mean_active=run.requests_per_s * (run.e2e.mean_s or 0.0),
+        mean_active_requests=run.requests_per_s * (run.e2e.mean_s or 0.0),
     )

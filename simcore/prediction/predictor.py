@@ -465,7 +465,9 @@ class Predictor:
             workload=workload,
             seed=seed,
         )
-        busiest = math.ceil(outcome.mean_active / replicas_count) if workload.clients is None else workload.clients
+        busiest = (
+            math.ceil(outcome.mean_active_requests / replicas_count) if workload.clients is None else workload.clients
+        )
         per_replica = max(1, math.ceil(busiest / replicas_count) if workload.clients is not None else busiest)
         found = self._prediction(shape, priced, scheduler, per_replica, outcome)
         return replace(found, gpus_count=shape.gpus_count * replicas_count, concurrency=workload.clients)

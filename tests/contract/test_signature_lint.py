@@ -36,6 +36,7 @@ PURE = frozenset(
         "minimum",
         "points",
         "prompts",
+        "rate",  # hit rate: the field's word for a fraction
         "rows",
         "running",
         "scale",

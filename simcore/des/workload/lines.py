@@ -138,15 +138,15 @@ class Row:
             raise self.fail(field, f"be from {least} to {most}")
         return int(value)
 
-    def number(self, field: str, most: float, default: float | None = None) -> float:
-        """A finite number from 0 to `most`."""
+    def number(self, field: str, largest_value: float, default: float | None = None) -> float:
+        """A finite number from 0 to `largest_value`."""
         value = self.value.get(field, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise self.fail(field, "be a number")
         if value < 0:
             raise self.fail(field, "not be negative")
-        if value > most:
-            raise self.fail(field, f"be at most {most:g}")
+        if value > largest_value:
+            raise self.fail(field, f"be at largest_value {largest_value:g}")
         return float(value)
 
     def integers(self, field: str, most_items: int = 1 << 22) -> list[int]:
