@@ -48,7 +48,6 @@ PURE = frozenset(
         "wave",
         "weights",
         "whole",
-        "width",
     ]
 )
 """Words that name a pure number: counts, widths of matrices and layouts, statistics. The last word decides."""

@@ -146,7 +146,7 @@ class Row:
         if value < 0:
             raise self.fail(field, "not be negative")
         if value > largest_value:
-            raise self.fail(field, f"be at largest_value {largest_value:g}")
+            raise self.fail(field, f"be at most {largest_value:g}")
         return float(value)
 
     def integers(self, field: str, most_items: int = 1 << 22) -> list[int]:
