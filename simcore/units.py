@@ -36,6 +36,7 @@ SUFFIXES: Final[dict[str, str]] = {
     "_requests_per_s": "requests per second",
     "_blocks": "KV cache blocks",
     "_frac": "dimensionless fraction",
+    "_hit_rate": "fraction of what was asked that a cache held (the trade's word)",
     "_ratio": "dimensionless ratio",
     "_factor": "dimensionless factor",
     "_pct": "percent (borders only)",

@@ -20,7 +20,6 @@ PURE = frozenset(
     [
         "batch",
         "batches",
-        "bound",
         "cap",
         "captured",
         "clients",
@@ -36,7 +35,6 @@ PURE = frozenset(
         "minimum",
         "points",
         "prompts",
-        "rate",  # hit rate: the field's word for a fraction
         "rows",
         "running",
         "scale",
@@ -48,6 +46,7 @@ PURE = frozenset(
         "wave",
         "weights",
         "whole",
+        "width",
     ]
 )
 """Words that name a pure number: counts, widths of matrices and layouts, statistics. The last word decides."""
