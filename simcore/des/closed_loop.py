@@ -12,7 +12,7 @@ from simcore.des.kernel import fields as f
 from simcore.des.kernel import loop
 from simcore.des.kernel.fields import Ints
 from simcore.des.state import MAX_TOKENS, State
-from simcore.errors import InfeasibleError, InputError
+from simcore.errors import InfeasibleError, InputError, InternalError
 from simcore.stepcost.table import StepTable
 from simcore.units import PS_PER_S
 
@@ -112,7 +112,7 @@ def closed_loop(
     loop.start_clients(state.m, clients)
     reason = loop.advance(state.m)
     if reason != f.DONE:
-        raise AssertionError(f"the simulator stopped for reason {reason} with {state.m[f.G_ACTIVE]} requests active")
+        raise InternalError(f"the simulator stopped for reason {reason} with {state.m[f.G_ACTIVE]} requests active")
     records = state.take_records()
     if np.any(records[:, f.O_STATUS] == f.REJECTED):
         raise InfeasibleError(

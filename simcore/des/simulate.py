@@ -12,7 +12,7 @@ from simcore.des.kernel import fields as f
 from simcore.des.result import Collector, Record, SimulationResult
 from simcore.des.state import State
 from simcore.des.workload.batch import Batch, Workload
-from simcore.errors import InputError
+from simcore.errors import InputError, InternalError
 from simcore.units import PS_PER_S
 
 Progress = Callable[[int, int | None, float], None]
@@ -134,7 +134,7 @@ def run_kernel(
         elif reason == f.GROW_NODES:
             state.add_nodes(max(MIN_NODES, state.nodes, int(state.m[f.G_WAITING_BLOCKS])))
         elif reason == f.STUCK:
-            raise AssertionError(f"{int(state.m[f.G_ACTIVE])} requests wait for something that never comes")
+            raise InternalError(f"{int(state.m[f.G_ACTIVE])} requests wait for something that never comes")
 
 
 def simulate(
@@ -149,7 +149,8 @@ def simulate(
     """Simulate all of `workload` on `deployment`; byte-identical for equal input and seed.
 
     `record` says how much is kept; `warmup_requests`: the first so many to complete are left out of the statistics, not
-    of the throughput. Source: paper §3.4, App. A.1. Raises InputError, and FormatError from a trace.
+    of the throughput. Source: paper §3.4, App. A.1. Raises InputError, FormatError from a trace, and InternalError
+    where a bug would let requests wait for ever.
     """
     _, collector = run_kernel(
         deployment, workload, seed=seed, record=record, warmup_requests=warmup_requests, progress=progress

@@ -13,6 +13,7 @@ from __future__ import annotations
 from simcore.des.kernel import fields as f
 from simcore.des.kernel.fields import Ints
 from simcore.des.kernel.jit import compiled
+from simcore.errors import InternalError
 
 MIX = 0x2545F4914F6CDD1D
 UNIT_MIX = 0x1F83D9ABFB41BD6B
@@ -169,6 +170,8 @@ def drop(m: Ints, node: int) -> None:
 def evict(m: Ints, unit: int) -> None:
     """Take the least recently used leaf out of HBM: one tier down, or away."""
     node = m[unit + f.U_LRU_HEAD]
+    if node == f.NONE:
+        raise InternalError("KV blocks are needed that are neither free nor in an unused cached block")
     unlink(m, unit + f.U_LRU_HEAD, unit + f.U_LRU_TAIL, node)
     m[unit + f.U_EVICTABLE] -= 1
     m[unit + f.U_RESIDENT] -= 1

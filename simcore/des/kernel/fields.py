@@ -32,6 +32,10 @@ FLUSH_RECORDS: Final = 2
 GROW_NODES: Final = 3
 STUCK: Final = 4
 
+MOST_STALLED: Final = 1 << 22
+"""Turns of the event loop at one instant in which no request ends. Free steps are legal (a price may be 0), so some are
+normal; this many is a bug, and better said than waited for."""
+
 # Order of what happens at one instant. A step's end comes first, so tokens and memory are there for everyone; then data
 # that arrived; then clients that became free; then requests; steps start last and see all of it.
 AT_DATA: Final = 1
@@ -95,8 +99,9 @@ PREFILL_WHOLE: Final = 2
     G_ACTIVE_PEAK,
     G_BUCKET_AT,
     G_BUCKET_MASK,
+    G_STALLED,
     G_FIELDS,
-) = range(43)
+) = range(44)
 
 (
     P_BASE_AT,

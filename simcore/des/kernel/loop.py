@@ -202,7 +202,11 @@ def start_clients(m: Ints, clients: int) -> None:
 
 @entry
 def advance(m: Ints) -> int:
-    """Simulate until Python is needed; the reason why (DONE, NEED_SESSIONS, ...)."""
+    """Simulate until Python is needed; the reason why (DONE, NEED_SESSIONS, ...).
+
+    STUCK: requests wait and nothing will happen, or all happens at one instant and no request ends (MOST_STALLED).
+    Raises InternalError where the books of KV blocks do not balance.
+    """
     while True:
         if m[f.G_OUT] + m[f.G_LOADED] > m[f.G_OUT_ROWS]:
             return f.FLUSH_RECORDS
@@ -213,6 +217,9 @@ def advance(m: Ints) -> int:
             return f.NEED_SESSIONS
         if now == f.NEVER:
             return f.DONE if m[f.G_ACTIVE] == 0 else f.STUCK
+        m[f.G_STALLED] = m[f.G_STALLED] + 1 if now == m[f.G_NOW] else 0
+        if m[f.G_STALLED] > f.MOST_STALLED:
+            return f.STUCK
         m[f.G_NOW] = now
         for number in range(m[f.G_EXECUTORS]):
             executor = m[f.G_EXECUTOR_AT] + number * f.X_FIELDS

@@ -199,6 +199,7 @@ def complete(m: Ints, slot: int, now: int, status: int) -> None:
     """Write the record, wake what waited for this request, free the slot."""
     out = m[f.G_OUT_AT] + m[f.G_OUT] * f.O_FIELDS
     m[f.G_OUT] += 1
+    m[f.G_STALLED] = 0
     m[out + f.O_INDEX] = m[slot + f.S_INDEX]
     m[out + f.O_STATUS] = status
     m[out + f.O_ARRIVAL] = m[slot + f.S_ARRIVAL]

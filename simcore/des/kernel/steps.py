@@ -214,6 +214,8 @@ def cut_run(m: Ints, executor: int, now: int) -> None:
 @compiled
 def settle_growth(m: Ints, executor: int, now: int) -> None:
     """Take the KV blocks of all steps that started before `now`, so that a router sees the cache as it is."""
+    if m[executor + f.X_END] == f.NEVER:
+        return  # its last run ended, and took its blocks, at this instant or before
     if m[executor + f.X_STEPS] == 1 or m[executor + f.X_DECODES] == 0 or m[executor + f.X_START] >= now:
         return
     replica = m[executor + f.X_REPLICA]
