@@ -120,6 +120,9 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
     try:
         asyncio.run(_run(options))
+    except InputError as error:
+        print(f"inferasim-operator: {error}", file=sys.stderr)
+        return 2
     except OperatorError as error:
         logging.getLogger("inferasim_operator").error("%s", error)
         return 1

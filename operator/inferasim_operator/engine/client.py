@@ -21,6 +21,7 @@ from kubernetes import config as library_config
 from inferasim_operator.engine import resources
 from inferasim_operator.engine.actions import Manifest, Reference
 from inferasim_operator.errors import NotFoundError, UnavailableError, cluster_error
+from simcore.errors import InputError
 
 Object = dict[str, Any]
 TIMEOUT_S = 30.0
@@ -49,7 +50,7 @@ class Client:
 
     @classmethod
     def connect(cls, *, manager: str, kubeconfig: str | None = None, context: str | None = None) -> Client:
-        """A client for `kubeconfig`, else for the pod's service account, else for the user's usual context."""
+        """A client for `kubeconfig`, else the pod's service account, else the usual context. Raises InputError."""
         configuration = library.Configuration()
         if (
             kubeconfig is None
@@ -59,7 +60,12 @@ class Client:
         ):
             _config.load_incluster_config(client_configuration=configuration)
         else:
-            _config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
+            try:
+                _config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
+            except _config.ConfigException as error:
+                where = kubeconfig or "the usual places"
+                must = f"name a usable cluster ({str(error)[:120]})"
+                raise InputError("kubeconfig", where, must, "pass --kubeconfig, or run in a pod") from error
         configuration.connection_pool_maxsize = 16
         configuration.retries = False  # our own worker retries, with backoff, and says so in the status
         api = library.ApiClient(configuration)

@@ -121,9 +121,9 @@ def _anchors(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> tuple[A
     choice = spec.anchors
     if choice is not None and choice.mode is AnchorMode.SIMULATE:
         return ()
-    selector = f"{labels.ANCHOR}=true"
-    for name, value in sorted(((choice.match_labels if choice else None) or {}).items()):
-        selector += f",{name}={value}"
+    # A plan that names the anchor label itself opts into anchors of another kind, e.g. `derived` ones.
+    wanted = {labels.ANCHOR: "true"} | dict((choice.match_labels if choice else None) or {})
+    selector = ",".join(f"{name}={value}" for name, value in sorted(wanted.items()))
     found = context.client.list("v1", "ConfigMap", key.namespace, labels=selector)
     return tuple(_anchor(item) for item in found)
 
