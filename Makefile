@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 CLUSTER ?= embedded
 PYTEST := $(PY) -m pytest -q --durations=10
 
-.PHONY: help setup demo test unit integration lint types layers generate verify e2e bench accuracy lock clean
+.PHONY: help setup demo test unit slow integration lint types layers generate verify e2e bench accuracy lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -22,13 +22,16 @@ demo: setup ## From kubectl apply to manifests on a real API server (CLUSTER=emb
 	$(PY) -m e2e.demo --cluster $(CLUSTER)
 
 test: setup ## Unit, property, contract and integration tests (builds the control plane on first use)
-	$(PYTEST) tests e2e/tests
+	$(PYTEST) -m "not slow" tests e2e/tests
+
+slow: setup ## The long variants: 100 kills, 90 s of silence, whole trace collections
+	$(PYTEST) -m slow tests e2e/tests
 
 unit: setup ## Unit, property and contract tests only: under two minutes, no network
-	$(PYTEST) tests -m "not integration"
+	$(PYTEST) tests -m "not integration and not slow"
 
 integration: setup ## Tests on a real API server
-	$(PYTEST) tests/integration e2e/tests
+	$(PYTEST) -m "not slow" tests/integration e2e/tests
 
 lint: setup ## Format and style checks
 	$(PY) -m ruff format --check .
