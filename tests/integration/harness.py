@@ -135,9 +135,12 @@ class Operator:
 
     def stop(self) -> int:
         """As Kubernetes does it; returns the exit code."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=40)
+        process = self.process
+        assert process is not None
+        # Before it serves, Python is still importing, and the signal ends it in its own way.
+        until(lambda: "health and metrics" in self.text[self._begins :] or process.poll() is not None, "it serves")
+        process.send_signal(signal.SIGTERM)
+        return process.wait(timeout=40)
 
     def kill(self) -> None:
         """As the kernel does it."""
