@@ -44,6 +44,10 @@ class Calibration:
     """Log spread of that prior between series."""
     prefill_weight_bandwidth_frac: float
     """Share of the HBM rate at which prefill reads all weights (F)."""
+    layer_passes_count: float
+    """Times a layer reads or writes a token's whole hidden state in prefill outside its matrices."""
+    expert_passes_count: float
+    """The same per routed expert of a token: sent to it, in and out of its matrices, combined."""
 
 
 @cache

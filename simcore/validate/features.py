@@ -49,6 +49,8 @@ class LayoutFeatures:
     """An accelerator kept for validation only."""
     mixes_prefill: bool
     """The engine puts prefill chunks into decode steps (vLLM), so that both read the weights once."""
+    has_measured_reduce: bool
+    """The GPUs are the kind whose all-reduce the paper measured (Table 19: AMD's mesh)."""
     assumed: tuple[str, ...] = ()
 
     @property
@@ -120,13 +122,14 @@ def layout_features(
         group_link_bytes_per_s=_group_link(accelerator, resolved.attention_tp),
         is_borrowed=accelerator.validation_only,
         mixes_prefill=engine is Engine.VLLM,
+        has_measured_reduce=_is_mesh(accelerator),
         assumed=assumed,
     )
 
 
 def _group_link(accelerator: AcceleratorCard, group: int) -> float:
     """Links a group can use: all behind a switch; on a mesh (AMD's xGMI) a GPU has one link to each other GPU."""
-    if not accelerator.architecture.startswith("gfx") or group < 2:
+    if not _is_mesh(accelerator) or group < 2:
         return accelerator.link_bytes_per_s
     return float(
         mesh_bandwidth(
@@ -136,6 +139,10 @@ def _group_link(accelerator: AcceleratorCard, group: int) -> float:
             node_gpus_count=accelerator.gpus_per_node,
         )
     )
+
+
+def _is_mesh(accelerator: AcceleratorCard) -> bool:
+    return accelerator.architecture.startswith("gfx")
 
 
 def _index_flop(card: ModelCard) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from simcore.laws.collectives import Collective, Tier, collective_time
 from simcore.laws.width import (
     decode_transfer,
     decode_transfer_split,
@@ -21,7 +22,10 @@ from simcore.validate.layout_fit import FittedLayout, Prefill
 ELEMENT_BYTES = 2
 """Hidden states travel in 16 bits."""
 MAX_COLLECTIVE_SHARE = 0.8
-"""At most this share of a measured prefill is taken to be collectives."""
+"""At most this share of a measured prefill is taken to be repeated work and collectives; collectives, which can hide
+behind compute, give way."""
+NODE_GPUS = 8
+"""GPUs of a node: a wider group reduces over the network."""
 
 
 class WidthLaw(StrEnum):
@@ -106,18 +110,31 @@ class Projection:
         )
         return float(dense_s + expert_s)
 
-    def collective_s(self, features: LayoutFeatures, tokens: float, *, with_latency: bool = True) -> float:
-        """All-reduces of a step of `tokens` tokens at the features' width [s]."""
+    def collective_s(self, features: LayoutFeatures, tokens: float) -> float:
+        """All-reduces of a step of `tokens` tokens at the features' width [s].
+
+        Measured kernels (paper Table 19) where there are any, else the learnt rate. Serving adds the waiting of ranks
+        and host, the learnt latency beyond a single step's.
+        """
         width = features.attention_width
         if width < 2:
             return 0.0
+        learnt = self.calibration
+        if features.has_measured_reduce:
+            reduce_s = collective_time(
+                collective=Collective.ALL_REDUCE,
+                message_bytes=tokens * features.hidden * ELEMENT_BYTES,
+                gpus_count=width,
+                tier=Tier.NODE if width <= NODE_GPUS else Tier.NETWORK,
+                inside_step=False,
+            )
+            return features.reduces_count * (reduce_s + learnt.reduce_latency_s - learnt.step_reduce_latency_s)
         ring_bytes = tokens * features.hidden * ELEMENT_BYTES * 2.0 * (width - 1) / width
-        latency_s = self.calibration.reduce_latency_s if with_latency else 0.0
-        return features.reduces_count * (latency_s + ring_bytes / self.calibration.reduce_bytes_per_s)
+        return features.reduces_count * (learnt.reduce_latency_s + ring_bytes / learnt.reduce_bytes_per_s)
 
     @cached_property
     def prefill(self) -> Prefill:
-        """Prefill at the target width: F stays (paper), per-token work divides, collectives follow the links."""
+        """Prefill at the target width: F and repeated work stay, other work divides, collectives follow the links."""
         here, source, target = self.fitted.prefill, self.fitted.features, self.features
         if self.width_from == self.width_to or self.law is WidthLaw.SAME:
             return here
@@ -127,10 +144,12 @@ class Projection:
             return Prefill(here.fixed_s, here.s_per_token * self.ideal, here.s_per_token2 * self.ideal)
         if here.s_per_token <= 0.0:
             return Prefill(here.fixed_s, 0.0, here.s_per_token2 * self.ideal)
+        most_s = MAX_COLLECTIVE_SHARE * here.s_per_token
+        repeated_s = min(self.prefill_repeated_s(source), most_s)
         moved = prefill_transfer_communicating(
             step_s=here.s_per_token,
-            fixed_s=0.0,
-            communication_from_s=min(self.prefill_collective_s(source), MAX_COLLECTIVE_SHARE * here.s_per_token),
+            fixed_s=repeated_s,
+            communication_from_s=min(self.prefill_collective_s(source), most_s - repeated_s),
             communication_to_s=self.prefill_collective_s(target),
             shrink_factor=self.ideal,
         )
@@ -141,3 +160,13 @@ class Projection:
         width = features.attention_width
         ring_bytes = features.hidden * ELEMENT_BYTES * 2.0 * (width - 1) / width
         return features.reduces_count * ring_bytes / features.group_link_bytes_per_s
+
+    def prefill_repeated_s(self, features: LayoutFeatures) -> float:
+        """Of one prompt token's prefill, what every GPU of the group does whole: hidden states through HBM [s].
+
+        Tensor parallelism splits matrices; norms, residuals, quantisation, dispatch to experts and their combination
+        see whole hidden states on each GPU. Counted at the datasheet rate.
+        """
+        learnt = self.calibration
+        passes = learnt.layer_passes_count + learnt.expert_passes_count * features.experts_per_token
+        return passes * features.layers_count * features.hidden * ELEMENT_BYTES / features.hbm_bytes_per_s

@@ -70,6 +70,22 @@ def test_wider_lies_between_divided_and_same_plus_collectives(
 
 
 @settings(max_examples=25, deadline=None)
+@given(fitted_layouts(), st.sampled_from(WIDTHS))
+def test_wider_prefill_lies_between_divided_and_same_plus_collectives(
+    layout: tuple[int, str, FittedLayout], to: int
+) -> None:
+    width, model, fitted = layout
+    target = _card_features(model, "MI355X", "SGLang", "fp8", Layout(tensor_parallel=to))
+    assert target is not None
+    if to <= width:
+        return
+    moved = Projection(fitted, target, WidthLaw.SPLIT_FLOOR, width, to, calibration())
+    here, there = fitted.prefill.s_per_token, moved.prefill.s_per_token
+    collective_s = moved.prefill_collective_s(target)
+    assert min(here * width / to, collective_s) * (1 - 1e-9) <= there <= (here + collective_s) * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
 @given(fitted_layouts(), st.floats(1.0, 500.0), st.floats(1.0, 500.0))
 def test_a_step_never_falls_with_its_batch(layout: tuple[int, str, FittedLayout], one: float, other: float) -> None:
     fitted = layout[2]
