@@ -26,18 +26,11 @@ Plane = controlplane.ControlPlane
 MakeOperator = Callable[[list[dict[str, Any]]], chart.ChartOperator]
 
 
-@pytest.fixture(scope="module")
-def own_plane() -> Iterator[Plane]:
-    """A control plane without our CRDs."""
-    with controlplane.ControlPlane(audit=True) as plane:
-        yield plane
-
-
 @pytest.fixture
-def plane(own_plane: Plane) -> Iterator[Plane]:
-    """The same without what an earlier test left in it."""
-    yield own_plane
-    own_plane.kubectl("delete", "crd", "--ignore-not-found", *CRDS, timeout_s=120.0)
+def plane() -> Iterator[Plane]:
+    """A control plane of the test's own: the tests replace CRDs, and what one leaves must not reach the next."""
+    with controlplane.ControlPlane(audit=True) as own:
+        yield own
 
 
 @pytest.fixture
