@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-
-import yaml
 
 from simcore.cards.layout import Engine
+from simcore.data.loader import read_data
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class EngineDefaults:
 
 @cache
 def _load() -> dict[str, EngineDefaults]:
-    document = yaml.safe_load(resources.files("simcore.data").joinpath("engines.yaml").read_text())
+    document = read_data("engines.yaml")
     return {name: EngineDefaults(**row) for name, row in document.items()}
 
 

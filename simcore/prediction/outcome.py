@@ -15,6 +15,16 @@ from simcore.des.workload.batch import Workload
 from simcore.errors import InfeasibleError
 from simcore.stepcost.step import StepCost
 
+ROUNDS = 10
+"""Requests per client of a simulated run (paper 5.11: a run of 10 x C requests)."""
+FEWEST_REQUESTS = 32
+"""Enough for a mean at one client."""
+
+
+def run_requests(concurrency: int) -> int:
+    """Requests of a closed-loop run of `concurrency` clients."""
+    return max(ROUNDS * concurrency, FEWEST_REQUESTS)
+
 
 @dataclass(frozen=True)
 class Outcome:

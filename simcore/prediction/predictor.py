@@ -24,7 +24,7 @@ from simcore.prediction.costs import CostRequest, Speculation, build_cost
 from simcore.prediction.engines import EngineDefaults, engine_defaults
 from simcore.prediction.facts import ReplicaFacts
 from simcore.prediction.intervals import Distance, interval_calibration
-from simcore.prediction.outcome import Outcome, closed_loop_outcome, simulated_outcome
+from simcore.prediction.outcome import Outcome, closed_loop_outcome, run_requests, simulated_outcome
 from simcore.prediction.result import METRICS, Prediction, Source
 from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.stepcost.communication import communication
@@ -33,10 +33,6 @@ from simcore.stepcost.work import rank_work
 
 UNANCHORED_DOUBLINGS = 3.0
 """Assumed distance of a prediction without an anchor: as far as TP1 to TP8, so that its interval says so."""
-ROUNDS = 10
-"""Requests per client of a simulated run (paper 5.11: a run of 10 x C requests)."""
-FEWEST_REQUESTS = 32
-"""Enough for a mean at one client."""
 
 
 class Mode(StrEnum):
@@ -411,7 +407,7 @@ class Predictor:
             scheduler,
             attention_dp=priced.widths.attention_dp,
             concurrency=concurrency,
-            requests_count=max(ROUNDS * concurrency, FEWEST_REQUESTS),
+            requests_count=run_requests(concurrency),
             prompt_tokens=setting.prompt_tokens,
             output_tokens=setting.output_tokens,
         )

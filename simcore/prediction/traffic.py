@@ -9,13 +9,9 @@ import numpy as np
 from simcore.des.kernel.fields import Ints
 from simcore.des.workload.batch import Batch, Workload, plain_batch
 from simcore.errors import InputError
+from simcore.prediction.outcome import run_requests
 from simcore.prediction.scenario import LengthRange, LoadInput, WorkloadInput
 from simcore.units import PS_PER_S
-
-ROUNDS = 10
-"""Requests per client of a closed loop (paper 5.11: a run of 10 x C requests)."""
-FEWEST_REQUESTS = 32
-"""Enough for a mean at one client."""
 
 
 def requests_count(load: LoadInput) -> int:
@@ -24,7 +20,7 @@ def requests_count(load: LoadInput) -> int:
         return load.requests
     if load.concurrency is None:
         raise InputError("load.requests", None, "be given with `requestRate`")
-    return max(ROUNDS * load.concurrency, FEWEST_REQUESTS)
+    return run_requests(load.concurrency)
 
 
 def workload_of(given: WorkloadInput, load: LoadInput) -> Workload:

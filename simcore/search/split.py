@@ -15,7 +15,8 @@ from simcore.des.workload.batch import Workload, plain_batch
 from simcore.errors import InputError
 from simcore.laws.handoff import HandoffBackend, handoff_link
 from simcore.legality import LegalityCase, Verdict, judge_pair
-from simcore.prediction.predictor import FEWEST_REQUESTS, ROUNDS, Predictor
+from simcore.prediction.outcome import run_requests
+from simcore.prediction.predictor import Predictor
 from simcore.prediction.shapes import EngineOption, Shape
 from simcore.search.plan import Answer, Candidate, Question
 from simcore.search.tiers import Scored, Tier, TierRule, default_rule, margins
@@ -151,7 +152,7 @@ def _simulated(
     link = handoff_link(backend, layers_count=setting.card.layers_count)
     handoff = Handoff(link.floor_s, link.bytes_per_s, facts.kv_bytes_per_token, link.exposed_frac)
     deployment = Deployment(_pool(predictor, prefill, ours, load), _pool(predictor, decode, theirs, load), handoff)
-    count = max(ROUNDS * load, FEWEST_REQUESTS)
+    count = run_requests(load)
     lengths = (np.full(count, setting.prompt_tokens), np.full(count, setting.output_tokens))
     workload = Workload(lambda _: iter([plain_batch(*lengths)]), clients=load, requests_count=count)
     run = simulate(deployment, workload)

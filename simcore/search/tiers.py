@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Protocol
 
-import yaml
-
+from simcore.data.loader import read_data
 from simcore.errors import InputError
 
 
@@ -81,7 +79,7 @@ class TierChoice:
 
 @cache
 def _load() -> tuple[tuple[Tier, ...], TierRule]:
-    document = yaml.safe_load(resources.files("simcore.data").joinpath("tiers.yaml").read_text())
+    document = read_data("tiers.yaml")
     return tuple(Tier(**row) for row in document["tiers"]), TierRule(**document["rule"])
 
 
