@@ -19,6 +19,7 @@ from simcore.prediction.bounds import Bound
 from simcore.prediction.result import Prediction
 from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.search import pareto
+from simcore.search.replicas import replica_counts
 from simcore.search.tiers import Binding, Tier, TierChoice, TierRule, choose, default_rule, default_tiers
 
 MAX_CANDIDATES = 2_000_000
@@ -147,23 +148,6 @@ Progress = Callable[[int, int, "Candidate | None"], None]
 """Called with (scored, total, best so far by throughput per GPU)."""
 Chooser = Callable[[Sequence[Candidate], Tier, TierRule], TierChoice]
 """Picks for one tier; `tiers.choose` is the paper's."""
-
-
-def replica_counts(concurrency: int, largest_count: int) -> list[int]:
-    """Replica counts worth pricing for `concurrency` clients: for each largest share ceil(C/r), the fewest replicas.
-
-    More replicas with the same largest share only add idle GPUs. At most about 2·sqrt(C) counts remain.
-    """
-    counts: list[int] = []
-    replicas = 1
-    while replicas <= min(concurrency, largest_count):
-        counts.append(replicas)
-        share = math.ceil(concurrency / replicas)
-        if share == 1:
-            break
-        replicas = math.ceil(concurrency / (share - 1))
-    return counts
-
 
 Item = tuple[Shape, int, int]
 """A candidate to be scored: shape, concurrency, replicas."""

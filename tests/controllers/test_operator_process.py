@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inferasim_operator import __main__ as program
 from inferasim_operator import settings
@@ -69,6 +73,13 @@ def test_health_tells_a_dead_watch() -> None:
     asyncio.run(scenario())
 
 
+def test_the_process_loads_no_simulator() -> None:
+    """Half of an idle operator was numba, imported for one function; searches run in processes of their own."""
+    code = "import sys, inferasim_operator.__main__; print(*sorted({'numba', 'numpy', 'scipy'} & set(sys.modules)))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "\n"
+
+
 def test_references() -> None:
     """Who is woken by what; within a namespace; forgotten when noted empty."""
     index = References()
@@ -79,6 +90,23 @@ def test_references() -> None:
     assert index.referrers("DeploymentMix", "ns", ("ConfigMap", "m")) == []
     index.note("ServingPlan", key, [])
     assert index.referrers("ServingPlan", "ns", ("ConfigMap", "m")) == []
+
+
+_KEYS = [ObjectKey("ns", "a"), ObjectKey("ns", "b"), ObjectKey("other", "a")]
+_TARGETS = [("ConfigMap", "m"), ("ConfigMap", "n"), ("ServingPlan", "m")]
+
+
+@given(st.lists(st.tuples(st.sampled_from(_KEYS), st.frozensets(st.sampled_from(_TARGETS)))))
+def test_references_are_what_was_noted_last(notes: list[tuple[ObjectKey, frozenset[tuple[str, str]]]]) -> None:
+    """Both directions of the index agree, whatever was noted in between."""
+    index = References()
+    for key, targets in notes:
+        index.note("ServingPlan", key, targets)
+    last = dict(notes)
+    for namespace in ("ns", "other"):
+        for target in _TARGETS:
+            want = sorted(key for key, found in last.items() if key.namespace == namespace and target in found)
+            assert index.referrers("ServingPlan", namespace, target) == want
 
 
 def test_rules_merge_and_refuse_wildcards() -> None:

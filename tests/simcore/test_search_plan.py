@@ -15,6 +15,7 @@ from simcore.prediction.result import Prediction, Source
 from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.search import plan
 from simcore.search.plan import Question
+from simcore.search.replicas import replica_counts
 from simcore.search.tiers import Tier
 
 STEP_FLOOR_S = 0.004
@@ -86,9 +87,9 @@ def question(**changes: object) -> Question:
 
 def test_replica_counts_by_hand() -> None:
     """C = 8, up to 8 replicas: shares 8, 4, 3, 2, 1 need 1, 2, 3, 4, 8 replicas; 5, 6 and 7 also leave a share of 2."""
-    assert plan.replica_counts(8, 8) == [1, 2, 3, 4, 8]
-    assert plan.replica_counts(8, 3) == [1, 2, 3]
-    assert plan.replica_counts(1, 8) == [1]
+    assert replica_counts(8, 8) == [1, 2, 3, 4, 8]
+    assert replica_counts(8, 3) == [1, 2, 3]
+    assert replica_counts(1, 8) == [1]
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000))
@@ -97,7 +98,7 @@ def test_every_share_that_is_reachable_keeps_its_fewest_replicas(concurrency: in
     fewest: dict[int, int] = {}
     for count in range(1, min(concurrency, largest) + 1):
         fewest.setdefault(math.ceil(concurrency / count), count)
-    assert plan.replica_counts(concurrency, largest) == sorted(fewest.values())
+    assert replica_counts(concurrency, largest) == sorted(fewest.values())
 
 
 def test_the_budget_is_a_hard_cap_and_memory_refusals_are_kept() -> None:

@@ -17,18 +17,25 @@ class References:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of: dict[tuple[str, ObjectKey], frozenset[Target]] = {}
+        # The other way round, because it is asked on every event of a ConfigMap: a scan of 10,000 plans each is not.
+        self._by: dict[tuple[str, str, Target], set[ObjectKey]] = {}
 
     def note(self, kind: str, key: ObjectKey, targets: Iterable[Target]) -> None:
         """All that the object of `kind` at `key` refers to now; replaces what was noted before."""
         found = frozenset(targets)
         with self._lock:
+            before = self._of.pop((kind, key), frozenset())
             if found:
                 self._of[kind, key] = found
-            else:
-                self._of.pop((kind, key), None)
+            for target in found - before:
+                self._by.setdefault((kind, key.namespace, target), set()).add(key)
+            for target in before - found:
+                keys = self._by[kind, key.namespace, target]
+                keys.discard(key)
+                if not keys:
+                    del self._by[kind, key.namespace, target]
 
     def referrers(self, kind: str, namespace: str, target: Target) -> list[ObjectKey]:
         """The objects of `kind` in `namespace` that refer to the target."""
         with self._lock:
-            items = list(self._of.items())
-        return [key for (of, key), targets in items if of == kind and key.namespace == namespace and target in targets]
+            return sorted(self._by.get((kind, namespace, target), ()))

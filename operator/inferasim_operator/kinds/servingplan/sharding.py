@@ -5,7 +5,7 @@ from __future__ import annotations
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlanSpec
 from simcore.cards.library import load_accelerator_card
 from simcore.errors import InputError
-from simcore.search.plan import replica_counts
+from simcore.search.replicas import replica_counts
 
 CANDIDATES_PER_SHARD = 5_000
 """A shard takes seconds to a minute of one core, and its result fits a ConfigMap (235 bytes a simulation, measured)."""
