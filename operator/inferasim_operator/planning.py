@@ -23,9 +23,10 @@ from simcore.cards.hf import model_card_from_config
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.model import ModelCard
 from simcore.errors import FormatError, InputError
+from simcore.prediction.outcome import closed_loop_outcome
 from simcore.prediction.predictor import Mode, Predictor, Setting
 from simcore.prediction.scenario import WorkloadInput, longest_tokens
-from simcore.prediction.shapes import EngineOption
+from simcore.prediction.shapes import EngineOption, Shape
 from simcore.search import arrivals, plan, shards
 from simcore.search.goal import Goal
 from simcore.search.objectives import Slo, objective
@@ -330,7 +331,7 @@ def _selection(candidate: plan.Candidate, choice: TierChoice, prepared: Prepared
         "predicted": _predicted(candidate),
         "headroomPermille": None if choice.headroom_frac is None else _permille(choice.headroom_frac),
         "reason": _reason(candidate, choice, prepared.goal),
-        "source": _source(candidate, prepared.predictor.setting.anchors),
+        "source": _source(candidate, prepared.predictor),
     }
 
 
@@ -406,17 +407,42 @@ def _range(ends: tuple[float, float], factor: float) -> dict[str, int]:
     return {"low": round(ends[0] * factor), "high": round(ends[1] * factor)}
 
 
-def _source(candidate: plan.Candidate, anchors: Mapping[str, Anchor]) -> dict[str, Any]:
+def _source(candidate: plan.Candidate, predictor: Predictor) -> dict[str, Any]:
     source = candidate.prediction.source
     document: dict[str, Any] = {"mode": source.mode.capitalize()}
     if source.anchor_name is not None:
+        anchor = predictor.setting.anchors[source.anchor_name]
         document["anchor"] = source.anchor_name
-        document["anchorDigest"] = anchors[source.anchor_name].digest()
+        document["anchorDigest"] = anchor.digest()
+        document["peakPrefillTokensPerSecond"] = _peak_prefill_tokens_per_s(candidate.shape, predictor, anchor)
     if candidate.prediction.flags:
         document["flags"] = sorted(candidate.prediction.flags)
     if source.laws:
         document["laws"] = dict(sorted(source.laws.items()))
     return document
+
+
+def _peak_prefill_tokens_per_s(shape: Shape, predictor: Predictor, anchor: Anchor) -> int:
+    """Tokens of one full prefill step over the time to first token of it alone, rounded down.
+
+    That is how llm-d's calibration defines its `peakPrefillThroughput`. The step is never longer than one that the
+    anchor measured.
+    """
+    scheduler, facts, packed = predictor.scheduler(shape), predictor.facts(shape), anchor.packed_prefill
+    longest = max(point.prompt_tokens for point in anchor.prefill.points)
+    measured = max(longest, packed.token_budget if packed is not None else 0)
+    tokens = min(scheduler.chunk_tokens, scheduler.max_batched_tokens, measured)
+    alone = closed_loop_outcome(
+        facts.cost,
+        scheduler,
+        attention_dp=facts.attention_dp_count,
+        concurrency=1,
+        requests_count=1,
+        prompt_tokens=tokens,
+        output_tokens=1,
+    )
+    assert alone.ttft.mean_s is not None  # noqa: S101 - one request ran
+    return int(tokens / alone.ttft.mean_s)
 
 
 def _binding(answer: plan.Answer, choice: TierChoice, prepared: Prepared) -> dict[str, Any]:
