@@ -12,6 +12,7 @@ reconcile_seconds = Histogram(
     buckets=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
 )
 objects = Gauge("inferasim_objects", "Objects that have a worker.", ["kind"])
+objects_due = Gauge("inferasim_objects_due", "Objects whose pass runs, is due, or is to be tried again.", ["kind"])
 computations = Counter("inferasim_computations", "Computations that ended, by how.", ["result"])
 computations_waiting = Gauge("inferasim_computations_waiting", "Computations that wait for a process.")
 computation_seconds = Histogram(

@@ -182,6 +182,19 @@ class Operator:
             f"{count} passes over {kind}",
         )
 
+    def until_settled(self, kind: str) -> None:
+        """Until this process has looked at objects of a kind and none of them is due for another look.
+
+        How many passes that takes depends on what had been written before the process began, so none is counted.
+        """
+        until(
+            lambda: (
+                self.metric("inferasim_reconciles_total", kind=kind, result="success") >= 1
+                and self.metric("inferasim_objects_due", kind=kind) == 0
+            ),
+            f"{kind} is settled",
+        )
+
     @property
     def text(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")

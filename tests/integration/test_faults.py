@@ -202,7 +202,7 @@ def test_a_spec_of_300_kib_is_handled_once(cluster: Cluster, operator: MakeOpera
     cluster.kubectl("create", "-f", "-", stdin=json.dumps(plan))
     live = cluster.wait("servingplan", "plan", "Ready")
     assert "annotations" not in live["metadata"]
-    op.until_passes("ServingPlan", 3)
+    op.until_settled("ServingPlan")
     writes, passes = len(cluster.operator_writes()), op.metric("inferasim_reconciles_total", kind="ServingPlan")
     cluster.apply(builders.anchor_harvest(deadlineSeconds=600))
     until(lambda: op.metric("inferasim_reconciles_total", kind="AnchorHarvest") >= 2, "other work goes on")

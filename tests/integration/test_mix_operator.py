@@ -68,7 +68,7 @@ def test_a_plan_becomes_manifests_and_is_applied(cluster: Cluster, operator: Mak
     (deployment,) = cluster.list("deployments")
     assert deployment["spec"]["replicas"] == 8
 
-    op.until_passes("DeploymentMix", 2)
+    op.until_settled("DeploymentMix")
     writes = cluster.operator_writes()
     op.kill()
     op.start()

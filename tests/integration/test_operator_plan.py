@@ -46,7 +46,7 @@ def test_plan_is_answered_once(cluster: Cluster, operator: MakeOperator) -> None
     assert row[:5] == ["plan", "MI355X", "True", "True", "2"]
 
     # A second look at everything writes nothing, whether the process goes on or begins anew.
-    op.until_passes("ServingPlan", 3)
+    op.until_settled("ServingPlan")
     before, writes = cluster.versions(), len(cluster.operator_writes())
     assert op.stop() == 0
     op.start()
@@ -129,7 +129,7 @@ def test_killed_at_any_point_ends_the_same(cluster: Cluster, operator: MakeOpera
     op.start()
     live = cluster.wait("servingplan", "plan", "Ready")
     assert_conditions(live)
-    op.until_passes("ServingPlan", 2)
+    op.until_settled("ServingPlan")
     assert [kept["metadata"]["name"] for kept in _results(cluster)] == [live["status"]["result"]["configMap"]]
 
 
@@ -147,7 +147,7 @@ def test_quick_edits_end_with_the_last(cluster: Cluster, operator: MakeOperator)
     live = cluster.wait_for("servingplan", "plan", ".status.observedGeneration", "3", timeout_s=15)
     live = cluster.wait("servingplan", "plan", "Ready", timeout_s=15)
     assert live["status"]["observedGeneration"] == live["metadata"]["generation"] == 3
-    op.until_passes("ServingPlan", 5)
+    op.until_settled("ServingPlan")
     first = cluster.get("servingplan", "plan")["status"]["result"]
     cluster.kubectl("patch", "servingplan", "plan", "--type=merge", "-p", '{"spec":{"rerun":"again"}}')
     cluster.wait_for("servingplan", "plan", ".status.observedGeneration", "4")

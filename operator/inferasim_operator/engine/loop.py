@@ -62,6 +62,7 @@ class Workers:
             worker = self._workers[key] = _Worker()
             worker.task = self._loop.create_task(self._work(key, worker), name=f"{self._kind} {key}")
             metrics.objects.labels(self._kind).set(len(self._workers))
+            metrics.objects_due.labels(self._kind).inc()
         worker.versions.add(version)
         worker.woken.set()
 
@@ -96,6 +97,7 @@ class Workers:
             if outcome.gone and not worker.versions:
                 del self._workers[key]
                 metrics.objects.labels(self._kind).set(len(self._workers))
+                metrics.objects_due.labels(self._kind).dec()
                 return
             if outcome.failed:
                 failures_count += 1
@@ -103,7 +105,10 @@ class Workers:
                 await asyncio.sleep(min(BACKOFF_FIRST_S, backoff_s(failures_count, self._jitter())))
             else:
                 failures_count = 0
+            at_rest_count = 0 if failures_count else 1
+            metrics.objects_due.labels(self._kind).dec(at_rest_count)
             await self._wait(worker, outcome, failures_count)
+            metrics.objects_due.labels(self._kind).inc(at_rest_count)
 
     async def _wait(self, worker: _Worker, outcome: Outcome, failures_count: int) -> None:
         """Until the worker is woken by something else than its own status write, or its time is over."""
