@@ -240,6 +240,7 @@ def cold_first_wave(ttft_s: Sequence[float], concurrency: int, *, warmup_dropped
     kept = values[concurrency:] if len(values) > concurrency else values
     numbers = {
         "outliers": float(len(late)),
+        "firstWaveOutliers": float(np.count_nonzero(late < concurrency)),
         "p95Seconds": float(np.percentile(values, 95)),
         "p95WithoutFirstWaveSeconds": float(np.percentile(kept, 95)),
         "samples": float(len(values)),

@@ -112,6 +112,35 @@ def test_e06_a_missed_rate_is_a_closed_loop(tmp_path: Path) -> None:
     assert "open loop" in runs[0].notes[0]
 
 
+def test_e07_a_length_asked_for_and_not_produced_is_refused(tmp_path: Path) -> None:
+    early = _serving(backend="sglang", total_output_tokens=40 * 1024, total_output_tokens_retokenized=40 * 101)
+    with pytest.raises(FormatError, match="ignore_eos"):
+        read_results(_write(tmp_path, early))
+    _, runs = read_results(_write(tmp_path, early | {"total_output_tokens_retokenized": 40 * 1020}))
+    assert runs[0].output_tokens == 1024
+
+
+@pytest.mark.parametrize("wave", [4, 10])
+def test_e08_a_cold_opening_wave_is_dropped(tmp_path: Path, wave: int) -> None:
+    """The issue's own values at a concurrency of 10; the same with 4. The rest is what a warm engine gives."""
+    cold = [40.1 + 17.5 * index / (wave - 1) for index in range(wave)]
+    warm = [0.60 + 0.78 * index / 89 for index in range(90)]
+    count = wave + 90
+    run = _serving(
+        max_concurrency=wave, completed=count, total_input_tokens=1000 * count, total_output_tokens=11 * count,
+        ttfts=cold + warm, output_lens=[11] * count, itls=[[0.01] * 10] * count, errors=[""] * count,
+    )  # fmt: skip
+    _, runs = read_results(_write(tmp_path, run))
+    assert runs[0].ttft_s == pytest.approx(0.99)  # the mean of 0.60 to 1.38 s
+    assert (runs[0].requests_count, runs[0].throughput_tokens_per_s) == (90, None)
+    assert "cold engine" in runs[0].notes[0]
+    # One slow request elsewhere, or an opening wave that queues for its prefills, is no cold engine.
+    for ttfts in ([*warm, 60.0], [0.6 * (1 + index) for index in range(wave)] + warm):
+        same = run | {"ttfts": ttfts, **{key: run[key][: len(ttfts)] for key in ("output_lens", "itls", "errors")}}
+        _, runs = read_results(_write(tmp_path, same | {"completed": len(ttfts)}))
+        assert runs[0].requests_count == len(ttfts)
+
+
 def test_per_request_lists_win_and_leave_single_tokens_out(tmp_path: Path) -> None:
     detailed = _serving(
         completed=3, total_input_tokens=300, total_output_tokens=1013, mean_tpot_ms=999.0,

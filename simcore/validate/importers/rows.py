@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from simcore.anchors.checks import cold_first_wave
 from simcore.errors import FormatError, InputError
 from simcore.units import MILLI
 from simcore.validate.corpus import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
@@ -63,9 +64,20 @@ class Measured:
 def from_requests(
     requests: list[RequestTimes], *, prompt_tokens: float, concurrency: int, duration_s: float | None, where: str
 ) -> Measured:
-    """A run from its per-request records. Raises FormatError when there is none."""
+    """A run from its per-request records, in the order they were sent. Raises FormatError when there is none.
+
+    An opening wave that is late as a whole, and alone, is a cold engine (public case E08): it is dropped, and with it
+    the throughput, whose duration includes the wait.
+    """
     if not requests:
         raise FormatError(where, None, "requests", 0, "hold at least one successful request")
+    cold = cold_first_wave([request.ttft_s for request in requests], concurrency, warmup_dropped=False)
+    if cold.numbers["firstWaveOutliers"] == concurrency == cold.numbers["outliers"] < len(requests):
+        warm = from_requests(
+            requests[concurrency:], prompt_tokens=prompt_tokens, concurrency=concurrency, duration_s=None, where=where
+        )
+        note = f"the opening wave of {concurrency} met a cold engine and was dropped, and the throughput with it"
+        return replace(warm, notes=(*warm.notes, note))
     produced = sum(request.output_tokens for request in requests)
     single = sum(request.output_tokens < 2 for request in requests)
     notes = (f"{single} single-token requests have no TPOT",) if single else ()

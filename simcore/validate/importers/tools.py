@@ -11,6 +11,9 @@ from simcore.validate.importers.definitions import RequestTimes
 from simcore.validate.importers.fields import Node
 from simcore.validate.importers.rows import Deployment, Load, Measured, from_requests, load_of
 
+PRODUCED_FRAC = 0.9
+"""SGLang counts the tokens it asked for; far fewer in the text it received mean an early stop (public case E07)."""
+
 BATCHED_CHUNKS_RATIO = 1.3
 """Chunk gaps this much longer than TPOT carry several tokens (speculation, buffering): public case E04."""
 
@@ -26,6 +29,13 @@ def read_serving_benchmark(document: Node) -> list[Measured]:
     deployment = Deployment(engine=_serving_engine(document), model=document.get("model_id").text())
     prompt_tokens = document.get("total_input_tokens").positive() / completed
     notes = load.notes + _chunk_note(document.get("mean_itl_ms").optional(), document.get("mean_tpot_ms").optional())
+    produced = document.get("total_output_tokens").positive()
+    received = document.get("total_output_tokens_retokenized")
+    if received.value is not None and received.number() < PRODUCED_FRAC * produced:
+        raise received.refuse(
+            f"be near total_output_tokens ({produced:g}), by which the TPOT was divided",
+            "the server stopped before the length that was asked for: run with ignore_eos",
+        )
     if document.has("itls") and document.has("ttfts") and document.has("output_lens"):
         measured = from_requests(
             _serving_requests(document),
@@ -35,7 +45,6 @@ def read_serving_benchmark(document: Node) -> list[Measured]:
             where=document.where,
         )
         return [_with(measured, deployment, (*measured.notes, *notes))]
-    produced = document.get("total_output_tokens").positive()
     tpot_ms = document.get("mean_tpot_ms").number()
     return [
         Measured(
@@ -164,16 +173,17 @@ def read_aiperf_records(lines: list[Node]) -> list[Measured]:
             continue
         request_s = _aiperf(metrics, "request_latency", "value")
         produced = metrics.get("output_sequence_length").get("value").count()
-        requests.append(RequestTimes(_aiperf(metrics, "time_to_first_token", "value"), request_s, produced))
-        prompts.append(metrics.get("input_sequence_length").get("value").number())
+        request = RequestTimes(_aiperf(metrics, "time_to_first_token", "value"), request_s, produced)
         starts.append(metadata.get("request_start_ns").number())
+        requests.append((starts[-1], request))
+        prompts.append(metrics.get("input_sequence_length").get("value").number())
         ends.append(metadata.get("request_end_ns").number())
     if not requests:
         raise lines[0].refuse("hold at least one profiled request that succeeded")
     duration_s = (max(ends) - min(starts)) * 1e-9
-    in_flight = max(round(sum(request.request_s for request in requests) / duration_s), 1) if duration_s > 0 else 1
+    in_flight = max(round(sum(request.request_s for _, request in requests) / duration_s), 1) if duration_s > 0 else 1
     measured = from_requests(
-        requests,
+        [request for _, request in sorted(requests, key=lambda sent: sent[0])],
         prompt_tokens=statistics.fmean(prompts),
         concurrency=in_flight,
         duration_s=duration_s or None,
@@ -196,7 +206,7 @@ def read_guidellm(document: Node) -> list[Measured]:
                 "hold the requests",
                 "GuideLLM's summary weighs by tokens and cannot be converted; save the run with its requests",
             )
-        records = listed.items()
+        records = sorted(listed.items(), key=lambda record: record.get("request_start_time").optional() or 0.0)
         times = [
             RequestTimes(
                 record.get("time_to_first_token_ms").number() * MILLI,
