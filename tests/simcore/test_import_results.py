@@ -141,6 +141,22 @@ def test_e08_a_cold_opening_wave_is_dropped(tmp_path: Path, wave: int) -> None:
         assert runs[0].requests_count == len(ttfts)
 
 
+def test_failed_requests_are_told(tmp_path: Path) -> None:
+    _, runs = read_results(_write(tmp_path, _serving(failed=3)))
+    assert runs[0].notes == ("3 of 43 requests failed",)
+
+
+def test_a_model_by_two_names_is_one_and_two_models_are_refused(tmp_path: Path) -> None:
+    for called in ("meta-llama/Llama-3.1-8B-Instruct", "/mnt/weights/checkpoint-7"):
+        _, runs = read_results(_write(tmp_path, "\ufeff" + json.dumps(_serving(model_id=called))))
+        row = _one(corpus_text([(runs[0], SAID, "vllm")]))
+        assert row["model"] == "Llama-3.1-8B"
+        assert f"the file calls the model {called}" in row["source"]
+    _, runs = read_results(_write(tmp_path, _serving(model_id="Qwen/Qwen3-32B")))
+    with pytest.raises(InputError, match="Qwen3-32B"):
+        corpus_text([(runs[0], SAID, "vllm")])
+
+
 def test_per_request_lists_win_and_leave_single_tokens_out(tmp_path: Path) -> None:
     detailed = _serving(
         completed=3, total_input_tokens=300, total_output_tokens=1013, mean_tpot_ms=999.0,
@@ -267,7 +283,7 @@ def test_what_nobody_says_is_asked_for_and_contradictions_are_refused(tmp_path: 
     with pytest.raises(InputError, match="--accelerator"):
         corpus_text([(runs[0], Deployment(tp=1), tool)])
     with pytest.raises(InputError, match=r"the file, which says 'Llama-3\.1-8B'"):
-        corpus_text([(runs[0], Deployment(model="Other"), tool)])
+        corpus_text([(runs[0], Deployment(model="Qwen3-8B"), tool)])
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"completed": 0}', "\x00", "[[[[1]]]]"])

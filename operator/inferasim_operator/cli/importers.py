@@ -79,12 +79,16 @@ def _described(path: str, tool: str, measured: Measured) -> dict[str, Any]:
 def draw(result: dict[str, Any]) -> None:
     """The runs on stderr for people; the corpus itself on stdout, so that it can be redirected to a file."""
     table = Table(title="Imported runs", title_justify="left")
-    for name in ("file", "tool", "prompt", "output", "clients", "TTFT ms", "TPOT ms", "tok/s", "notes"):
+    for name in ("file", "tool", "prompt", "output", "clients", "TTFT ms", "TPOT ms", "tok/s"):
         table.add_column(name, overflow="fold")
     keys = ("file", "tool", "promptTokens", "outputTokens", "concurrency", "ttftMilliseconds", "tpotMilliseconds")
     for item in result["runs"]:
         cells = ["–" if item[key] is None else str(item[key]) for key in (*keys, "tokensPerSecond")]
         cells[0] = Path(cells[0]).name
-        table.add_row(*cells, "; ".join(item["notes"]))
-    Console(stderr=True).print(table)
+        table.add_row(*cells)
+    console = Console(stderr=True)
+    console.print(table)
+    for item in result["runs"]:
+        for note in item["notes"]:
+            console.print(f"{Path(item['file']).name}: {note}", markup=False, highlight=False)
     print(result["corpus"], end="")

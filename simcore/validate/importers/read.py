@@ -25,7 +25,7 @@ def read_results(path: str | Path, tool: str | None = None) -> tuple[str, list[M
         raise InputError("tool", tool, "be one of " + ", ".join(READERS))
     try:
         size = place.stat().st_size
-        text = place.read_text(encoding="utf-8") if size <= MAX_RESULT_BYTES else ""
+        text = place.read_text(encoding="utf-8-sig") if size <= MAX_RESULT_BYTES else ""
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(str(path), None, "file", type(error).__name__, "be a readable UTF-8 file") from error
     if size > MAX_RESULT_BYTES:

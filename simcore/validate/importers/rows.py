@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from simcore.anchors.checks import cold_first_wave
-from simcore.errors import FormatError, InputError
+from simcore.cards.library import load_model_card
+from simcore.errors import FormatError, InputError, UnknownNameError
 from simcore.units import MILLI
 from simcore.validate.corpus import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from simcore.validate.importers.definitions import RequestTimes, mean_tpot_s
@@ -40,10 +41,20 @@ class Deployment:
         merged: dict[str, Any] = {}
         for item in fields(self):
             said, seen = getattr(self, item.name), getattr(found, item.name)
-            if item.default is None and said is not None and seen is not None and str(said) != str(seen):
+            if item.default is None and said is not None and seen is not None and not _agree(item.name, said, seen):
                 raise InputError(item.name, said, f"agree with the file, which says {seen!r}")
             merged[item.name] = said if said != item.default else seen
         return replace(self, **merged)
+
+
+def _agree(name: str, said: object, seen: object) -> bool:
+    """Is this one thing under two names? A file may call a model by a path or a served name that no card knows."""
+    if name != "model":
+        return str(said).lower() == str(seen).lower()
+    try:
+        return load_model_card(str(said)).name == load_model_card(str(seen)).name
+    except UnknownNameError:
+        return True
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,8 @@ def _record(measured: Measured, deployment: Deployment, source: str) -> Mapping[
     for name in ("engine", "model", "accelerator", "weights_dtype", "tp"):
         if getattr(deployment, name) is None:
             raise InputError(name, None, "be known", f"the file does not say it: add --{name.replace('_', '-')}")
+    called = measured.deployment.model
+    names = (f"the file calls the model {called}",) if called not in (None, deployment.model) else ()
     series = deployment.series or f"import:{deployment.model}:{deployment.engine}"
     return {
         "series": series,
@@ -159,5 +172,5 @@ def _record(measured: Measured, deployment: Deployment, source: str) -> Mapping[
         if measured.throughput_tokens_per_s is None
         else f"{measured.throughput_tokens_per_s:.3f}",
         "samples": measured.requests_count,
-        "source": "; ".join((source, *measured.notes)),
+        "source": "; ".join((source, *names, *measured.notes)),
     }

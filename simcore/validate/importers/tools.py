@@ -28,7 +28,13 @@ def read_serving_benchmark(document: Node) -> list[Measured]:
     load = _serving_load(document, completed, duration_s)
     deployment = Deployment(engine=_serving_engine(document), model=document.get("model_id").text())
     prompt_tokens = document.get("total_input_tokens").positive() / completed
-    notes = load.notes + _chunk_note(document.get("mean_itl_ms").optional(), document.get("mean_tpot_ms").optional())
+    failed = document.get("failed").optional() or 0
+    failures = (f"{failed:.0f} of {completed + failed:.0f} requests failed",) if failed else ()
+    notes = (
+        load.notes
+        + failures
+        + _chunk_note(document.get("mean_itl_ms").optional(), document.get("mean_tpot_ms").optional())
+    )
     produced = document.get("total_output_tokens").positive()
     received = document.get("total_output_tokens_retokenized")
     if received.value is not None and received.number() < PRODUCED_FRAC * produced:
