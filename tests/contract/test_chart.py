@@ -14,14 +14,15 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from inferasim_operator import metrics
 from inferasim_operator.live.export import LiveCollector
-from tools import chartgen, imagelock
+from tools import chartgen, imagelock, metricdoc
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "inferasim"
+DASHBOARDS = ("dashboard.json", "live.json")
 _NAME = re.compile(r"\binferasim[_:][a-z0-9_:]+")
 
 
-@pytest.mark.parametrize("tool", [chartgen, imagelock], ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize("tool", [chartgen, imagelock, metricdoc], ids=lambda tool: tool.__name__)
 def test_generated_files_are_fresh(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool.main(["--check"]) == 0, capsys.readouterr().err
 
@@ -66,6 +67,11 @@ def _exported() -> set[str]:
     return names
 
 
+def _dashboard(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((CHART / "monitoring" / name).read_text())
+    return document
+
+
 def _rules() -> list[dict[str, Any]]:
     groups = yaml.safe_load((CHART / "monitoring" / "rules.yaml").read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
@@ -74,10 +80,10 @@ def _rules() -> list[dict[str, Any]]:
 def test_rules_and_dashboard_name_metrics_that_exist() -> None:
     recorded = {rule["record"] for rule in _rules() if "record" in rule}
     known = _exported() | recorded
-    dashboard = json.loads((CHART / "monitoring" / "dashboard.json").read_text())
     expressions = [rule["expr"] for rule in _rules()]
-    expressions += [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    expressions += [item["query"]["query"] for item in dashboard["templating"]["list"] if item["type"] == "query"]
+    for dashboard in map(_dashboard, DASHBOARDS):
+        expressions += [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+        expressions += [item["query"]["query"] for item in dashboard["templating"]["list"] if item["type"] == "query"]
     used = {name for expression in expressions for name in _NAME.findall(expression)}
     assert used <= known, used - known
 
@@ -94,9 +100,9 @@ def test_alerts_say_what_they_are() -> None:
         assert set(alert["annotations"]) == {"summary", "description"}, alert["alert"]
 
 
-def test_the_dashboard_is_whole() -> None:
-    dashboard = json.loads((CHART / "monitoring" / "dashboard.json").read_text())
-    panels = dashboard["panels"]
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_dashboard_is_whole(name: str) -> None:
+    panels = _dashboard(name)["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells: set[tuple[int, int]] = set()
     for panel in panels:
@@ -105,6 +111,7 @@ def test_the_dashboard_is_whole() -> None:
         assert not covered & cells, f"{panel['title']} overlaps another panel"
         cells |= covered
         assert panel["type"] == "row" or (panel["description"] and panel["fieldConfig"]["defaults"]["unit"])
+        assert {target["datasource"]["uid"] for target in panel.get("targets", ())} <= {"${datasource}"}
 
 
 def test_every_value_is_in_the_schema_and_back() -> None:
