@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+CPU: Final = "CPU"
+"""Product of a harvest without a GPU, for trying things out: no plan of a GPU takes its anchor."""
 
 
 @dataclass(frozen=True)
@@ -34,3 +38,8 @@ class AcceleratorCard:
     assumed: tuple[str, ...] = ()
     sources: Mapping[str, str] = ()  # type: ignore[assignment]
     """Field name to source."""
+
+
+def is_cpu(product: str) -> bool:
+    """Whether a product name says that no GPU was, or is to be, measured."""
+    return product.strip().upper() == CPU

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -17,8 +18,17 @@ from simcore.errors import InputError
 
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
 _INHERITED = ("quantization_config", "quant_config", "tie_word_embeddings", "torch_dtype", "dtype", "expert_dtype")
+_DEEPEST_NESTING = 3
+"""Omni models nest the text model in a thinker in the whole."""
 HEAD_DIM_DERIVED = "head_dim = hidden / heads: the partial config does not give it"
 _YARN = ("yarn", "linear", "dynamic")
+_ENCODERS = ("vision_config", "audio_config", "vision_tower_config", "visual")
+_HARMLESS = (
+    "no_rope_layers", "no_rope_layer_interval", "max_window_layers", "num_layers", "n_layer", "num_hash_layers",
+)  # fmt: skip
+"""Keys about layers that change no weight, no KV byte and no width, or repeat another key."""
+_SAYS_LAYERS = re.compile(r"(^|_)(pattern|interval|period|every_n)($|_)|_layers$")
+"""Keys with these words tell which layers differ."""
 
 
 def model_card_from_config(
@@ -42,27 +52,38 @@ def model_card_from_config(
     layers = fields.integer(*layer_names, default=2 if partial else None, minimum=1, maximum=LARGEST_LAYERS)
     # A partial config may be without a shape field; a full one may not.
     hidden = fields.integer("hidden_size", "n_embd", "d_model", default=0 if partial else None, minimum=1)
-    vocab = fields.integer("vocab_size", default=0 if partial else None, minimum=1)
+    vocab = fields.integer("vocab_size", "padded_vocab_size", default=0 if partial else None, minimum=1)
     attention = attention_layers(fields, hidden=hidden, layers=layers, partial=partial)
-    ffn = ffn_layers(fields, layers=layers, partial=partial)
+    ffn = ffn_layers(fields, hidden=hidden, layers=layers, partial=partial)
     groups = _group(attention, ffn)
     base = canonical_format(fields.text("torch_dtype", "dtype", default="bf16"), f"{fields.path}.torch_dtype")
-    samples = [LayerSample(group.layer_indexes[0], group.attention.kind, group.ffn.is_moe) for group in groups]
+    samples = [
+        LayerSample(group.layer_indexes[step * (group.layers_count - 1) // 4], group.attention.kind, group.ffn.is_moe)
+        for group in groups
+        for step in range(5)  # the first and last layers are often left unquantised: those between outvote them
+    ]
     if partial and "head_dim" not in fields and any(spec.head_dim for spec in attention):
         assumed.append(HEAD_DIM_DERIVED)
     dtypes, notes = dtypes_from_config(fields, base, samples)
     assumed += notes + _structural_notes(fields, groups)
+    if not partial and "tie_word_embeddings" not in fields:
+        assumed.append("an output head of its own: the config does not say whether embeddings are tied")
+    if any(isinstance(config.get(key), Mapping) for key in _ENCODERS):
+        assumed.append("vision and audio encoders are not counted: text only")
     full = next((spec for spec in attention if spec.kind is not AttentionKind.LINEAR), attention[0])
     _, declared = fields.find("architectures")
+    longest = _max_position(fields, assumed)
+    mtp_layers = _mtp_layers(fields)
+    assumed += _unread_notes(fields, layers)
     return ModelCard(
         name=name or fields.text("_name_or_path", "name") or fields.text("model_type") or "unnamed",
         hidden=hidden,
         vocab_tokens=vocab,
-        max_position_tokens=_max_position(fields, assumed),
+        max_position_tokens=longest,
         groups=groups,
         dtypes=dtypes,
         tied_embeddings=fields.flag("tie_word_embeddings"),
-        mtp_layers_count=_mtp_layers(fields),
+        mtp_layers_count=mtp_layers,
         rope_dim=rotary_dim(fields, full),
         hidden_connections=fields.integer("hc_mult", default=1, minimum=1),
         architecture=str(declared[0])
@@ -86,15 +107,17 @@ def _require_some_shape(fields: Fields) -> None:
 
 def _language_part(config: Mapping[str, Any]) -> Fields:
     """The config of the language model inside a multimodal one, with the keys it inherits from the outside."""
-    outer = Fields(config)
-    for key in _NESTED:
-        if key in outer and not any(name in outer for name in ("num_hidden_layers", "n_layer", "num_layers")):
-            inner = outer.section(key)
-            if inner is not None:
-                kept = {name: config[name] for name in _INHERITED if name in outer}
-                declared = {"architectures": config["architectures"]} if "architectures" in outer else {}
-                return Fields({**kept, **inner.values, **declared}, inner.path)
-    return outer
+    found = Fields(config)
+    declared = {"architectures": config["architectures"]} if "architectures" in found else {}
+    for _depth in range(_DEEPEST_NESTING):
+        if any(name in found for name in ("num_hidden_layers", "n_layer", "num_layers")):
+            break
+        inner = next((section for key in _NESTED if (section := found.section(key)) is not None), None)
+        if inner is None:
+            break
+        kept = {name: found.values[name] for name in _INHERITED if name in found}
+        found = Fields({**kept, **inner.values, **declared}, inner.path)
+    return found
 
 
 @cache
@@ -127,7 +150,7 @@ def _max_position(fields: Fields, assumed: list[str]) -> int:
     """Longest context the positions allow; position scaling counts (0 = not said)."""
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
     longest = fields.integer(*names, default=0)
-    scaling = fields.section("rope_scaling")
+    scaling = fields.section("rope_scaling", "rope_parameters")
     if scaling is None or not longest:
         return longest
     kind = scaling.text("rope_type", "type")
@@ -150,6 +173,19 @@ def _mtp_layers(fields: Fields) -> int:
         per_module = fields.integer("mtp_transformer_layers", default=1, maximum=LARGEST_LAYERS)
         return fields.integer("num_mtp_modules", maximum=LARGEST_LAYERS) * per_module
     return 0
+
+
+def _unread_notes(fields: Fields, layers: int) -> list[str]:
+    """Keys that nobody read and that seem to say which layers differ: the card may be wrong about them."""
+    notes = []
+    for key, value in fields.values.items():
+        if key in fields.read or key in _HARMLESS or value in (None, False, 0, "", []):
+            continue
+        per_layer = isinstance(value, list) and len(value) == layers > 1 and not isinstance(value[0], Mapping)
+        hinted = "layer_types" not in fields and _SAYS_LAYERS.search(str(key)) is not None
+        if per_layer or (hinted and isinstance(value, int | str | list)):
+            notes.append(f"config key {key} is not read: layers may differ from this card")
+    return notes
 
 
 def _structural_notes(fields: Fields, groups: tuple[LayerGroup, ...]) -> list[str]:

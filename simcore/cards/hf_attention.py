@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
@@ -20,7 +21,19 @@ _LAYER_TYPES = {
 }  # fmt: skip
 _LARGEST_DENOMINATOR = 1024
 """Partial rotary factors are small fractions such as 1/4; this makes them exact."""
-_STATE_SPACE_KEYS = ("hybrid_override_pattern", "layers_block_type", "ssm_cfg", "attn_layer_period", "mamba_d_state")
+_NOT_MODELLED: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("hybrid_override_pattern", "layers_block_type", "ssm_cfg", "attn_layer_period", "mamba_d_state", "state_size"),
+        "state-space layers are not modelled",
+    ),
+    **dict.fromkeys(("block_types", "lru_width"), "recurrent layers are not modelled"),
+    "block_configs": "layers of different shapes are not modelled",
+    "layer_group_size": "lightning attention is not modelled",
+    "zero_expert_num": "layers with two attentions and zero experts are not modelled",
+    "num_kv_shared_layers": "layers that share another layer's KV are not modelled",
+    "hidden_size_per_layer_input": "per-layer embeddings are not modelled",
+}
+"""Keys that make a model something else than this file describes, unless they are 0."""
 
 
 def attention_layers(fields: Fields, *, hidden: int, layers: int, partial: bool = False) -> list[AttentionSpec]:
@@ -28,11 +41,9 @@ def attention_layers(fields: Fields, *, hidden: int, layers: int, partial: bool 
 
     Raises InputError for anything that is not modelled or contradictory.
     """
-    for key in _STATE_SPACE_KEYS:
-        if key in fields:
-            raise InputError(
-                f"{fields.path}.{key}", fields.values[key], "be absent", "state-space layers are not modelled"
-            )
+    for key, reason in _NOT_MODELLED.items():
+        if key in fields and fields.values[key] != 0:
+            raise InputError(f"{fields.path}.{key}", fields.values[key], "be absent", reason)
     kinds = _layer_kinds(fields, layers)
     linear = _linear_spec(fields) if LINEAR in kinds else None
     if fields.integer("kv_lora_rank", default=0) or fields.flag("mla"):
@@ -42,6 +53,7 @@ def attention_layers(fields: Fields, *, hidden: int, layers: int, partial: bool 
     else:
         base = _grouped_spec(fields, hidden, partial)
         window_base = _window_spec(fields, base) if WINDOW in kinds else None
+        base = _global_spec(fields, base) if WINDOW in kinds else base
     own = fields.strings("indexer_types", at_least=layers)
     sparse = _block_sparse(fields, layers)
     result = []
@@ -78,6 +90,9 @@ def _layer_kinds(fields: Fields, layers: int) -> list[str]:
                 )
             kinds.append(_LAYER_TYPES[name])
         return kinds
+    windowed = fields.integers("hybrid_layer_pattern", at_least=layers)
+    if windowed is not None:  # MiMo-V2: 1 marks a window
+        return [WINDOW if flag else FULL for flag in windowed[:layers]]
     flags = fields.integers("attn_type_list", at_least=layers)
     if flags is not None and any(flag != 1 for flag in flags[:layers]):
         raise InputError(f"{fields.path}.attn_type_list", flags, "be all 1", "lightning attention is not modelled")
@@ -92,6 +107,11 @@ def _window_kinds(fields: Fields, layers: int) -> list[str]:
     window = fields.integer("sliding_window", "sliding_window_size", "attention_chunk_size", default=0)
     if not window or not fields.flag("use_sliding_window", default=not family.startswith(("qwen2", "qwen3"))):
         return [FULL] * layers
+    field, pattern = fields.find("sliding_window_pattern", "_sliding_window_pattern")
+    if isinstance(pattern, str):  # EXAONE-4: `LLLG` repeats local, local, local, global
+        if not pattern or set(pattern) - {"L", "G"}:
+            raise InputError(field, pattern, "be a number or letters L and G")
+        return [WINDOW if pattern[index % len(pattern)] == "L" else FULL for index in range(layers)]
     period = fields.integer("sliding_window_pattern", "_sliding_window_pattern", default=0)
     if not period and family.startswith("gemma3"):
         period = 6
@@ -153,11 +173,12 @@ def _compressed_latent(fields: Fields, layers: int) -> list[AttentionSpec]:
 
 def _grouped_spec(fields: Fields, hidden: int, partial: bool) -> AttentionSpec:
     heads = fields.integer("num_attention_heads", "n_head", "num_heads", default=0 if partial else None, minimum=1)
-    multi_query = fields.flag("multi_query") and not fields.flag("new_decoder_architecture")
     kv_heads = fields.integer(
         "num_key_value_heads", "num_kv_heads", "num_attention_groups", "n_head_kv", "multi_query_group_num",
-        default=1 if multi_query else heads, minimum=1,
+        default=heads, minimum=1,
     )  # fmt: skip
+    if fields.flag("multi_query") and not fields.flag("new_decoder_architecture"):
+        kv_heads = 1  # Falcon-7B's config also states as many KV heads as heads
     if kv_heads and heads % kv_heads:
         raise InputError(
             f"{fields.path}.num_key_value_heads", kv_heads, "divide num_attention_heads", f"{heads} heads leave a rest"
@@ -169,11 +190,12 @@ def _grouped_spec(fields: Fields, hidden: int, partial: bool) -> AttentionSpec:
             raise InputError(field, hidden, f"be a multiple of num_attention_heads {heads}", "or give head_dim")
         head_dim = hidden // heads
     family = fields.text("model_type")
-    bias = fields.flag("attention_bias", "qkv_bias", default=family in ("qwen2", "qwen2_moe"))
+    bias = fields.flag("attention_bias", "qkv_bias", "add_qkv_bias", default=family in ("qwen2", "qwen2_moe"))
     return AttentionSpec(
         kind=AttentionKind.GQA, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
         value_head_dim=fields.integer("v_head_dim", default=head_dim),
-        qkv_bias=bias, o_bias="attention_bias" in fields and bias, sinks=family == "gpt_oss",
+        q_lora_rank=fields.integer("share_q_dim", default=0), sinks=family == "gpt_oss",
+        qkv_bias=bias, o_bias=fields.flag("attention_out_bias", default="attention_bias" in fields and bias),
         qk_norm=fields.flag("use_qk_norm", "qk_layernorm", default=family.startswith(("qwen3", "gemma3"))),
         output_gate=fields.flag("attn_output_gate", "attention_output_gate", default=family == "qwen3_next"),
     )  # fmt: skip
@@ -181,17 +203,39 @@ def _grouped_spec(fields: Fields, hidden: int, partial: bool) -> AttentionSpec:
 
 def _window_spec(fields: Fields, base: AttentionSpec) -> AttentionSpec:
     window = fields.integer("sliding_window", "sliding_window_size", "attention_chunk_size", minimum=1)
+    base = replace(base, window_tokens=window)
     other = fields.section("attention_other_setting")  # Step-3.5: its window layers have their own head counts
-    if other is None:
-        return replace(base, window_tokens=window)
-    heads = other.integer("num_attention_heads", default=base.heads, minimum=1)
-    kv_heads = other.integer("num_attention_groups", "num_key_value_heads", default=base.kv_heads, minimum=1)
-    if heads % kv_heads:
-        raise InputError(f"{other.path}.num_attention_groups", kv_heads, f"divide the {heads} heads")
-    head_dim = other.integer("head_dim", default=base.head_dim, minimum=1)
-    return replace(
-        base, window_tokens=window, heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_head_dim=head_dim
-    )
+    if other is not None:
+        return _reshaped(
+            base, other, heads="num_attention_heads", kv_heads="num_attention_groups", head_dim="head_dim",
+            value_head_dim="v_head_dim",
+        )  # fmt: skip
+    return _reshaped(
+        base, fields, heads="swa_num_attention_heads", kv_heads="swa_num_key_value_heads", head_dim="swa_head_dim",
+        value_head_dim="swa_v_head_dim",
+    )  # fmt: skip
+
+
+def _global_spec(fields: Fields, base: AttentionSpec) -> AttentionSpec:
+    """Gemma 4: the full layers beside windowed ones have their own heads, and keys serve as values."""
+    shared = fields.flag("attention_k_eq_v")
+    kv_heads = "num_global_key_value_heads" if shared else "num_key_value_heads"
+    spec = _reshaped(
+        base, fields, heads="num_attention_heads", kv_heads=kv_heads, head_dim="global_head_dim",
+        value_head_dim="global_head_dim",
+    )  # fmt: skip
+    return replace(spec, values_are_keys=shared)
+
+
+def _reshaped(base: AttentionSpec, source: Fields, **keys: str) -> AttentionSpec:
+    """`base` with the dimensions that `source` gives under `keys`; values are as wide as keys where not said."""
+    given = {name: source.integer(key, default=0) for name, key in keys.items()}
+    head_dim = given["head_dim"] or base.head_dim
+    value_head_dim = given["value_head_dim"] or (given["head_dim"] or base.value_head_dim)
+    heads, kv_heads = given["heads"] or base.heads, given["kv_heads"] or base.kv_heads
+    if kv_heads and heads % kv_heads:
+        raise InputError(f"{source.path}.{keys['kv_heads']}", kv_heads, f"divide the {heads} heads")
+    return replace(base, heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_head_dim=value_head_dim)
 
 
 def _linear_spec(fields: Fields) -> AttentionSpec:

@@ -8,15 +8,21 @@ from simcore.errors import InputError
 
 _NOT_GATED = {
     "phi", "gpt2", "gpt_neox", "gptj", "falcon", "opt", "bloom", "mpt", "starcoder2", "gpt_bigcode", "nemotron",
+    "arcee", "apertus",
 }  # fmt: skip
+_FOUR_HIDDEN = ("gpt2", "gptj", "bloom", "falcon")
+"""Families whose config may leave the width out: it is four times the hidden size then."""
 _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts", "num_routed_experts")
-_TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "top_k_experts", "experts_per_token")
+_TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "top_k_experts", "experts_per_token",
+          "moe_k")  # fmt: skip
+_SHARED_COUNT = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
 _EXPERT_WIDTH = ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size")
 
 
-def ffn_layers(fields: Fields, *, layers: int, partial: bool = False) -> list[FfnSpec]:
+def ffn_layers(fields: Fields, *, hidden: int, layers: int, partial: bool = False) -> list[FfnSpec]:
     """One FfnSpec per layer, in order; `partial` allows a config without widths. Raises InputError."""
-    gated = fields.text("model_type") not in _NOT_GATED
+    family = fields.text("model_type")
+    gated = family not in _NOT_GATED
     experts = fields.integer(*_EXPERTS, default=0)
     width_names = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
     shared_names = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
@@ -25,7 +31,8 @@ def ffn_layers(fields: Fields, *, layers: int, partial: bool = False) -> list[Ff
         # A few shape fields of a MoE without its expert count: one stands for all, the card lists it as unknown.
         experts = 1
     if experts == 0:
-        width = fields.integer(*width_names, default=0 if partial else None, minimum=0 if partial else 1)
+        unsaid = 4 * hidden if family in _FOUR_HIDDEN else 0 if partial else None
+        width = fields.integer(*width_names, default=unsaid, minimum=0 if partial else 1)
         return [FfnSpec(intermediate=width, gated=gated)] * layers
     expert_width = fields.integer(*_EXPERT_WIDTH, *width_names, default=0 if partial else None, minimum=0)
     if not expert_width and not partial:
@@ -35,8 +42,9 @@ def ffn_layers(fields: Fields, *, layers: int, partial: bool = False) -> list[Ff
         field, _ = fields.find(*_TOP_K)
         raise InputError(field, top_k, f"be at most the {experts} routed experts")
     shared_width = _shared_width(fields, expert_width)
-    shared_count = fields.integer("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=0)
+    shared_count = fields.integer(*_SHARED_COUNT, default=0)
     sparse = FfnSpec(
+        intermediate=_parallel_dense_width(fields, hidden),
         experts_count=experts,
         experts_per_token=top_k,
         expert_intermediate=expert_width,
@@ -67,8 +75,15 @@ def _shared_width(fields: Fields, expert_width: int) -> int:
         raise InputError(field, value, "be one width")
     if value is not None:
         return fields.integer(*names)
-    count = fields.integer("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=0)
+    count = fields.integer(*_SHARED_COUNT, default=0)
     return count * expert_width
+
+
+def _parallel_dense_width(fields: Fields, hidden: int) -> int:
+    """Width of a dense MLP beside the routed experts of the same layer (Grok-2, Gemma 4, Arctic); 0 = none."""
+    if fields.flag("residual_moe") or fields.flag("enable_moe_block"):
+        return fields.integer("intermediate_size", minimum=1)
+    return hidden if fields.flag("parallel_attn_mlp_res") else 0
 
 
 def _moe_flags(fields: Fields, layers: int) -> list[bool]:
@@ -87,13 +102,15 @@ def _moe_flags(fields: Fields, layers: int) -> list[bool]:
     if isinstance(frequency, list):
         listed = fields.integers("moe_layer_freq", at_least=layers) or []
         return [bool(flag) for flag in listed[:layers]]
-    step = fields.integer("moe_layer_freq", "moe_layer_interval", default=1, minimum=1)
+    last = fields.integer("moe_layer_end_index", default=layers - 1)
+    step = fields.integer("moe_layer_freq", default=1, minimum=1)
     sparse_step = fields.integer(
-        "decoder_sparse_step", "interleave_moe_layer_step", "expert_interval", default=1, minimum=1
-    )
+        "decoder_sparse_step", "interleave_moe_layer_step", "expert_interval", "moe_layer_interval", default=1,
+        minimum=1,
+    )  # fmt: skip
     dense_only = set(fields.integers("mlp_only_layers") or ())
     return [
-        index >= first and index % step == 0 and (index + 1) % sparse_step == 0 and index not in dense_only
+        first <= index <= last and index % step == 0 and (index + 1) % sparse_step == 0 and index not in dense_only
         for index in range(layers)
     ]
 

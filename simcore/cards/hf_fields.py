@@ -17,20 +17,29 @@ class Fields:
 
     def __init__(self, values: Mapping[str, Any], path: str = "config") -> None:
         self.values, self.path = values, path
+        self.read: set[str] = set()
+        """Keys that somebody looked at: the others may say something of the shape that nobody heard."""
 
     def __contains__(self, name: str) -> bool:
+        self.read.add(name)
         return self.values.get(name) is not None
 
     def find(self, *names: str) -> tuple[str, Any]:
         """(path, value) of the first alias that is present and not null; value None when none is."""
+        self.read.update(names)
         for name in names:
             if self.values.get(name) is not None:
                 return f"{self.path}.{name}", self.values[name]
         return f"{self.path}.{names[0]}", None
 
     def integer(self, *names: str, default: int | None = None, minimum: int = 0, maximum: int = LARGEST_COUNT) -> int:
-        """An integer in [minimum, maximum]; the default where no alias is present. Raises InputError."""
+        """An integer in [minimum, maximum]; the default where no alias is present. Raises InputError.
+
+        A list that repeats one value (one entry per layer) is that value.
+        """
         field, value = self.find(*names)
+        if isinstance(value, list) and value and all(entry == value[0] for entry in value):
+            value = value[0]
         if value is None:
             if default is None:
                 others = f"; other spellings: {', '.join(names[1:])}" if names[1:] else ""

@@ -28,7 +28,7 @@ class _Scheme:
 
 @dataclass(frozen=True)
 class LayerSample:
-    """One layer that stands for its group when module names are looked up."""
+    """A layer that speaks for its group when module names are looked up."""
 
     index: int
     attention: AttentionKind
@@ -38,27 +38,33 @@ class LayerSample:
 def dtypes_from_config(fields: Fields, base: str, samples: Sequence[LayerSample]) -> tuple[Dtypes, list[str]]:
     """Dtypes of the checkpoint and what had to be assumed.
 
-    `fields` is the config that holds `quantization_config`; `base` the unquantised format; `samples` one layer per
-    group, whose module names are looked up in ignore and target lists. Raises InputError for an unknown method.
+    `fields` is the config that holds `quantization_config`; `base` the unquantised format; `samples` a few layers of
+    each group, whose module names are looked up in ignore and target lists. Raises InputError for an unknown method.
     """
     quant = fields.section("quantization_config", "quant_config")
     components = ("weights", "experts", "shared_experts", "attention")
-    if quant is None:
+    if quant is None or not quant.values:
         return Dtypes(base, base, base, base, base, base, base), []
+    if "quant_method" not in quant and "quantization" in quant:  # ModelOpt's own file, hf_quant_config.json
+        quant = quant.section("quantization") or quant
     method = quant.text("quant_method", default="modelopt" if "quant_algo" in quant else "").lower().replace("_", "-")
     readers: dict[str, Callable[[Fields], Callable[[str], _Scheme | None]]] = {
         "fp8": _fp8, "fbgemm-fp8": _fp8, "mxfp4": _mxfp4, "compressed-tensors": _compressed, "modelopt": _modelopt,
-        "modelopt-fp4": _modelopt, "awq": _integer, "gptq": _integer, "gptq-marlin": _integer, "quark": _quark,
+        "modelopt-fp4": _modelopt, "modelopt-mixed": _modelopt, "ptpc-fp8": _fp8, "awq": _integer, "gptq": _integer,
+        "awq-marlin": _integer, "gptq-marlin": _integer, "auto-round": _integer, "quark": _quark,
     }  # fmt: skip
     if method not in readers:
         must = f"be one of {', '.join(sorted(readers))}"
         raise InputError(f"{quant.path}.quant_method", method, must, "the storage formats cannot be told")
     scheme_of = readers[method](quant)
     chosen: dict[str, _Scheme] = {}
+    mixed: list[str] = []
     for component in components:
         votes = [scheme_of(f"model.layers.{index}.{name}") for index, name in _modules(fields, component, samples)]
         found = [vote for vote in votes if vote is not None]
         # What most of the sampled modules say stands for the component.
+        if len(set(votes)) > 1:
+            mixed.append(component)
         if found and 2 * len(found) >= len(votes):
             chosen[component] = max(found, key=found.count)
     expert_dtype = fields.text("expert_dtype")
@@ -67,16 +73,19 @@ def dtypes_from_config(fields: Fields, base: str, samples: Sequence[LayerSample]
     stored = {name: chosen[name].dtype if name in chosen else base for name in components}
     blocks = {scheme.block for scheme in chosen.values() if scheme.block is not None}
     groups = {scheme.group for scheme in chosen.values() if scheme.group}
-    assumed = []
+    assumed = [f"{name} are stored in several formats: the most common stands for all" for name in mixed]
     if len(blocks) > 1 or len(groups) > 1:
         assumed.append("quantization_config mixes block or group sizes: the largest stands for all")
+    stated = _stated_kv(quant)
+    if stated:
+        assumed.append(f"KV stored as {stated}: the checkpoint says so and engines take it for `auto`")
     head = scheme_of("lm_head") if method.startswith("modelopt") else None
     return (
         Dtypes(
             stored["weights"], stored["experts"], stored["shared_experts"], attention=stored["attention"],
             embeddings=base, head=base if head is None else head.dtype,
             activations=_activation_format(quant, chosen, base),
-            block=max(blocks) if blocks else None, group=max(groups, default=0),
+            block=max(blocks) if blocks else None, group=max(groups, default=0), kv=stated,
         ),
         assumed,
     )  # fmt: skip
@@ -104,6 +113,15 @@ def _modules(fields: Fields, component: str, samples: Sequence[LayerSample]) -> 
         AttentionKind.GQA: ("self_attn.q_proj", "self_attn.o_proj"),
     }
     return [(sample.index, name) for sample in samples for name in names[sample.attention]]
+
+
+def _stated_kv(quant: Fields) -> str:
+    """The KV format a checkpoint carries scales for (compressed-tensors scheme, ModelOpt algorithm), or empty."""
+    algorithm = quant.text("kv_cache_quant_algo").upper()
+    if algorithm:
+        return "nvfp4" if "FP4" in algorithm else "int8" if "INT8" in algorithm else "fp8"
+    scheme = quant.section("kv_cache_scheme")
+    return "" if scheme is None else _number_scheme(scheme).dtype
 
 
 def _activation_format(quant: Fields, chosen: dict[str, _Scheme], base: str) -> str:
@@ -233,16 +251,24 @@ def _number_scheme(weights: Fields) -> _Scheme:
     group = weights.integer("group_size", default=0, minimum=-1)
     group = max(group, 0)
     if kind == "float" and bits == 8:
-        block = weights.integers("block_structure", minimum=1) if isinstance(
-            weights.values.get("block_structure"), list) else None  # fmt: skip
-        if group == 32:
-            return _Scheme("mxfp8")
-        return _Scheme("fp8", block=(block[0], block[1]) if block is not None and len(block) == 2 else None)
+        return _Scheme("mxfp8") if group == 32 else _Scheme("fp8", block=_block_structure(weights))
     if kind == "float" and bits == 4:
         return _Scheme("nvfp4" if group == 16 else "mxfp4")
     if kind == "int" and bits in (4, 8):
         return _Scheme(f"int{bits}", group=group)
     raise InputError(f"{weights.path}.num_bits", bits, "be a known width", f"{kind} of {bits} bits is not known")
+
+
+def _block_structure(weights: Fields) -> tuple[int, int] | None:
+    """`[128, 128]` or `128x128`; None where the scales are per tensor or channel."""
+    field, given = weights.find("block_structure")
+    if isinstance(given, str):
+        given = [int(part) for part in given.split("x") if part.isdigit()]
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(given) != 2:
+        raise InputError(field, weights.values["block_structure"], "be two sizes")
+    return check_integer(field, given[0], 1), check_integer(field, given[1], 1)
 
 
 def _modelopt(quant: Fields) -> Callable[[str], _Scheme | None]:
@@ -274,7 +300,9 @@ def _algorithm_scheme(algorithm: str, path: str) -> _Scheme:
     if "MXFP4" in algorithm:
         return _Scheme("mxfp4")
     if "FP8" in algorithm:
-        return _Scheme("fp8")
+        return _Scheme("fp8", block=(128, 128) if "_PB_" in algorithm else None)
+    if "INT8" in algorithm or algorithm.startswith("W8A"):
+        return _Scheme("int8")
     if algorithm.startswith(("W4A16", "W4A8", "INT4")):
         return _Scheme("int4", group=128)
     raise InputError(f"{path}.quant_algo", algorithm, "be a known algorithm", "FP8, NVFP4, MXFP4, W4A16_AWQ, …")
@@ -282,16 +310,14 @@ def _algorithm_scheme(algorithm: str, path: str) -> _Scheme:
 
 def _quark(quant: Fields) -> Callable[[str], _Scheme | None]:
     """AMD Quark: a global weight record, per-layer overrides by pattern, and an exclude list."""
-    overall = quant.section("global_quant_config")
-    weight = None if overall is None else overall.section("weight")
+    weight = _stored_weight(quant.section("global_quant_config"))
     if weight is None:
         raise InputError(f"{quant.path}.global_quant_config.weight", None, "be given")
     ignored, scheme = _ignored(quant), _quark_scheme(weight)
     special: list[tuple[Callable[[str], bool], _Scheme]] = []
     overrides = quant.section("layer_quant_config")
     for pattern in () if overrides is None else overrides.values:
-        entry = overrides.section(pattern) if overrides is not None else None
-        record: Fields | None = None if entry is None else entry.section("weight")
+        record = _stored_weight(overrides.section(pattern)) if overrides is not None else None
         if record is not None:
             special.append((_matcher(pattern, quant.path), _quark_scheme(record)))
 
@@ -301,6 +327,14 @@ def _quark(quant: Fields) -> Callable[[str], _Scheme | None]:
         return next((found for match, found in special if match(module)), scheme)
 
     return scheme_of
+
+
+def _stored_weight(config: Fields | None) -> Fields | None:
+    """The `weight` record of a Quark config; of staged quantisation (a list) the last stage is what is stored."""
+    staged = None if config is None else config.values.get("weight")
+    if config is None or not isinstance(staged, list):
+        return None if config is None else config.section("weight")
+    return Fields({"weight": staged[-1] if staged else None}, config.path).section("weight")
 
 
 def _quark_scheme(weight: Fields) -> _Scheme:

@@ -82,11 +82,15 @@ def attention_matrices(spec: AttentionSpec, hidden: int) -> tuple[Matrix, ...]:
     part, heads, kv = Part.ATTENTION, spec.heads, spec.kv_heads
     q_width = heads * spec.head_dim * (2 if spec.output_gate else 1)
     found = [
-        Matrix("q_proj", part, hidden, q_width, Split.COLUMN, heads, merged=True),
+        Matrix("q_proj", part, spec.q_lora_rank or hidden, q_width, Split.COLUMN, heads, merged=True),
         Matrix("k_proj", part, hidden, kv * spec.head_dim, Split.COLUMN, kv, merged=True),
         Matrix("v_proj", part, hidden, kv * spec.value_head_dim, Split.COLUMN, kv),
         Matrix("o_proj", part, heads * spec.value_head_dim, hidden, Split.ROW, heads),
     ]
+    if spec.q_lora_rank:  # Step-3: queries through one shared low-rank projection
+        found.append(Matrix("q_a_proj", part, hidden, spec.q_lora_rank))
+    if spec.values_are_keys:
+        del found[2]
     if spec.index_heads:
         found += [
             Matrix("indexer.q_proj", part, hidden, spec.index_heads * spec.index_head_dim, plain=True),

@@ -60,6 +60,8 @@ class AttentionSpec:
     """A learned attention sink per head (gpt-oss)."""
     qk_norm: bool = False
     output_gate: bool = False
+    values_are_keys: bool = False
+    """Keys serve as values: no value projection, both are cached (Gemma 4's full layers)."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class Dtypes:
     """`weight_block_size` of a pre-quantised checkpoint; None = no block rule."""
     group: int = 0
     """Elements per scale along the input dimension of a group-quantised checkpoint; 0 = none or the format's own."""
+    kv: str = ""
+    """KV format that the checkpoint states, which engines take for `auto`; empty = none."""
     online: bool = False
     """Quantised at load (then engines pad and the block rule does not apply)."""
 

@@ -106,7 +106,8 @@ def fp8_kv_needs_output_check(case: LegalityCase) -> bool:
 
 
 def _kv_is_fp8(case: LegalityCase) -> bool:
-    text = (case.kv_dtype or "").lower()
+    text = (case.kv_dtype or "auto").strip().lower()
+    text = (case.card.dtypes.kv or "bf16") if text == "auto" else text
     if text.startswith("fp8_"):
         return True
     try:

@@ -34,10 +34,13 @@ class KvFormat:
 
 
 def kv_format(dtype: str | None, *, card: ModelCard, scale_bytes_per_vector: int = 0) -> KvFormat:
-    """The KV format named `dtype`; None or `auto` is the checkpoint's unquantised format. Raises UnknownNameError."""
+    """The KV format named `dtype`; None or `auto` is the checkpoint's: the KV scheme it states, else unquantised.
+
+    Raises UnknownNameError.
+    """
     text = "" if dtype is None else str(dtype).strip().lower()
     if text in ("", "auto"):
-        return KvFormat(canonical_format(card.dtypes.embeddings), scale_bytes_per_vector)
+        return KvFormat(canonical_format(card.dtypes.kv or card.dtypes.embeddings), scale_bytes_per_vector)
     if text == _DS_MLA:
         if not card.is_mla:
             raise InputError(

@@ -6,33 +6,36 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from simcore.anchors.schema import Anchor
 from simcore.anchors.select import Selection, Target, select_anchor
 from simcore.cards.accelerator import AcceleratorCard
-from simcore.cards.layout import Engine, Layout, ResolvedLayout, resolve
+from simcore.cards.layout import Engine, Layout, resolve
 from simcore.cards.model import ModelCard
-from simcore.des.config import Deployment, Pool, Routing, SchedulerConfig
+from simcore.des.config import Admission, Deployment, HostTier, Pool, Routing, SchedulerConfig
 from simcore.des.workload.batch import Workload
 from simcore.errors import InputError, NoAnchorError
-from simcore.legality import Judgement, LegalityCase, Verdict, enumerate_layouts, judge
+from simcore.legality import LegalityCase, Verdict, enumerate_layouts, judge
 from simcore.memory import MemoryPlan, MemoryRequest, Reserve, kv_format, plan_memory
 from simcore.memory.pool import DEFAULT_MEMORY_FRAC
 from simcore.prediction.bounds import Bound, replica_bound
 from simcore.prediction.costs import CostRequest, Speculation, build_cost
+from simcore.prediction.describe import Priced, Served, prediction_of
 from simcore.prediction.engines import EngineDefaults, engine_defaults
 from simcore.prediction.facts import ReplicaFacts
-from simcore.prediction.intervals import Distance, interval_calibration
-from simcore.prediction.outcome import Outcome, closed_loop_outcome, run_requests, simulated_outcome
-from simcore.prediction.result import METRICS, Prediction, Source
+from simcore.prediction.outcome import (
+    FALLING_BEHIND,
+    closed_loop_outcome,
+    most_running,
+    run_requests,
+    simulated_outcome,
+)
+from simcore.prediction.result import Prediction, Source
 from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.stepcost.communication import communication
-from simcore.stepcost.step import Step, StepCost
+from simcore.stepcost.step import StepCost
 from simcore.stepcost.work import rank_work
-
-UNANCHORED_DOUBLINGS = 3.0
-"""Assumed distance of a prediction without an anchor: as far as TP1 to TP8, so that its interval says so."""
+from simcore.units import GIB
 
 
 class Mode(StrEnum):
@@ -41,6 +44,16 @@ class Mode(StrEnum):
     ANCHORED = "anchored"
     SIMULATE = "simulate"
     AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class KvOffload:
+    """A KV tier in host memory (paper B.6), shared evenly by a replica's GPUs."""
+
+    host_bytes: int
+    """Of one engine replica."""
+    link_bytes_per_s: float | None = None
+    """From one GPU to its host; None takes the accelerator's."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,11 @@ class Overrides:
     speculation: Speculation | None = None
     """A drafter added to an anchor that was measured without one."""
     fusions: tuple[str, ...] = ()
+    kv_offload: KvOffload | None = None
+    """A second KV tier, for workloads whose requests share prefixes."""
+    prefix_caching: bool = True
+    """Where requests share prefixes; others never hit."""
+    admission: Admission = Admission.FIFO
 
 
 @dataclass(frozen=True)
@@ -75,39 +93,29 @@ class Setting:
     prompt_tokens: int
     output_tokens: int
     overrides: Overrides = field(default_factory=Overrides)
+    longest_tokens: int = 0
+    """Prompt plus output of the longest request, where that is not the sum of the two."""
 
     def __post_init__(self) -> None:
-        longest = self.prompt_tokens + self.output_tokens
+        longest = self._longest_tokens
         if min(self.prompt_tokens, self.output_tokens) < 1:
-            raise InputError("workload.fixed", (self.prompt_tokens, self.output_tokens), "hold positive token counts")
+            raise InputError("workload", (self.prompt_tokens, self.output_tokens), "hold positive token counts")
         most = self.card.max_position_tokens
         if most and longest > most:
             raise InputError(
-                "workload.fixed", longest, f"stay within the model's {most} positions", "prompt plus output tokens"
+                "workload", longest, f"stay within the model's {most} positions", "prompt plus output of a request"
             )
         given = self.overrides.max_model_length_tokens
         if given is not None and given < longest:
-            raise InputError("maxModelLength", given, f"be at least prompt plus output tokens ({longest})")
+            raise InputError("maxModelLength", given, f"be at least prompt plus output of any request ({longest})")
+
+    @property
+    def _longest_tokens(self) -> int:
+        return max(self.longest_tokens, self.prompt_tokens + self.output_tokens)
 
     @property
     def model_length_tokens(self) -> int:
-        return self.overrides.max_model_length_tokens or self.prompt_tokens + self.output_tokens
-
-
-@dataclass(frozen=True)
-class _Priced:
-    """A shape with everything that does not depend on the load."""
-
-    widths: ResolvedLayout
-    cost: StepCost
-    selection: Selection | None
-    anchor_name: str | None
-    memory: MemoryPlan
-    judgement: Judgement
-    version: str | None
-    kv_dtype: str
-    defaults: EngineDefaults
-    source: Source
+        return self.overrides.max_model_length_tokens or self._longest_tokens
 
 
 class Predictor:
@@ -115,7 +123,7 @@ class Predictor:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self._priced: dict[tuple[EngineOption, Layout], _Priced] = {}
+        self._priced: dict[tuple[EngineOption, Layout], Priced] = {}
         self._costs: dict[tuple[object, ...], StepCost] = {}
         self._selections: dict[tuple[object, ...], Selection] = {}
 
@@ -170,7 +178,8 @@ class Predictor:
             kv_bytes_per_token=float(priced.memory.kv.bytes_per_token),
         )
 
-    def _case(self, option: EngineOption, layout: Layout, gpus_per_node: int) -> LegalityCase:
+    def legality_case(self, option: EngineOption, layout: Layout, gpus_per_node: int) -> LegalityCase:
+        """The case that decides whether `layout` may run."""
         setting, overrides = self.setting, self.setting.overrides
         return LegalityCase(
             card=setting.card,
@@ -196,14 +205,14 @@ class Predictor:
     def layouts(self, option: EngineOption, gpus_per_node: int, nodes_count: int) -> list[Layout]:
         """The layouts that `shapes` tries. Raises InputError for an illegal one that the user named."""
         if option.layouts is None:
-            case = self._case(option, Layout(), gpus_per_node)
+            case = self.legality_case(option, Layout(), gpus_per_node)
             inside = [item.layout for item in enumerate_layouts(case, gpus=gpus_per_node, largest_pipeline=1)]
             if nodes_count == 1 or any(self._fits(option, layout) for layout in inside):
                 return inside
             stages = range(2, min(nodes_count, self.setting.card.layers_count) + 1)
             return inside + [Layout(tensor_parallel=gpus_per_node, pipeline_parallel=count) for count in stages]
         for layout in option.layouts:
-            judgement = judge(self._case(option, layout, gpus_per_node))
+            judgement = judge(self.legality_case(option, layout, gpus_per_node))
             if judgement.verdict is Verdict.ILLEGAL:
                 details = "; ".join(f"{v.tensor}: {v.detail}" for v in judgement.violations)
                 raise InputError(f"engines.{option.engine.value}.layouts", layout.label(), "be legal", details)
@@ -239,9 +248,9 @@ class Predictor:
         )
         return plan_memory(request)
 
-    def _try(self, option: EngineOption, layout: Layout, gpus_per_node: int) -> _Priced | Refusal:
+    def _try(self, option: EngineOption, layout: Layout, gpus_per_node: int) -> Priced | Refusal:
         setting = self.setting
-        case = self._case(option, layout, gpus_per_node)
+        case = self.legality_case(option, layout, gpus_per_node)
         judgement = judge(case)
         if judgement.verdict is Verdict.ILLEGAL:
             details = "; ".join(f"{v.tensor}: {v.detail}" for v in judgement.violations)
@@ -258,7 +267,8 @@ class Predictor:
         widths = resolve(layout, option.engine, is_moe=setting.card.is_moe)
         nodes_count = max(1, math.ceil(widths.gpus_count / gpus_per_node))
         anchor = selection.chosen if selection else None
-        kv_dtype = setting.overrides.kv_dtype or (anchor.signature.kv_dtype if anchor else None) or "bf16"
+        measured = anchor.signature.kv_dtype if anchor else None
+        kv_dtype = setting.overrides.kv_dtype or measured or setting.card.dtypes.kv or "bf16"
         if anchor is not None:
             memory = self._memory(option, layout, anchor, kv_dtype)
             if not memory.fits:
@@ -284,7 +294,7 @@ class Predictor:
             )
         )
         anchor_name = self._name_of(anchor) if anchor else None
-        return _Priced(
+        return Priced(
             widths=widths,
             cost=cost,
             selection=selection,
@@ -345,7 +355,7 @@ class Predictor:
     def _name_of(self, anchor: Anchor) -> str:
         return min(name for name, other in self.setting.anchors.items() if other is anchor or other == anchor)
 
-    def _of(self, shape: Shape) -> _Priced:
+    def _of(self, shape: Shape) -> Priced:
         return self._priced[(shape.option, shape.layout)]
 
     def engine_version(self, shape: Shape) -> str | None:
@@ -411,7 +421,7 @@ class Predictor:
             prompt_tokens=setting.prompt_tokens,
             output_tokens=setting.output_tokens,
         )
-        return self._prediction(shape, priced, scheduler, concurrency, outcome)
+        return prediction_of(self.served(shape, scheduler, concurrency), outcome)
 
     def bound(self, shape: Shape, concurrency: int) -> Bound:
         """What `predict` cannot beat, without a simulation."""
@@ -425,20 +435,50 @@ class Predictor:
             output_tokens=self.setting.output_tokens,
         )
 
-    def deployment(
-        self, shape: Shape, *, replicas_count: int = 1, routing: Routing = Routing.LEAST_LOADED
-    ) -> Deployment:
-        """Equal replicas with a prefix cache behind a router, for replaying a trace."""
-        priced = self._of(shape)
-        scheduler = replace(self.scheduler(shape), prefix_caching=True)
-        pool = Pool(
-            table=priced.cost.table(scheduler.max_running_requests),
-            scheduler=scheduler,
+    def pool(
+        self, shape: Shape, *, replicas_count: int = 1, most_running: int | None = None, block_tokens: int = 0
+    ) -> Pool:
+        """Equal replicas of a shape, as the simulator takes them: the one way from a configuration to a pool.
+
+        `most_running` bounds the requests under way at once, where the load does. `block_tokens` is the size of the
+        workload's prefix blocks, 0 where requests share nothing; then there is no prefix cache and no host tier.
+        """
+        priced, overrides = self._of(shape), self.setting.overrides
+        scheduler = self.scheduler(shape)
+        caches = block_tokens > 0 and overrides.prefix_caching
+        running = max(1, min(scheduler.max_running_requests, most_running or scheduler.max_running_requests))
+        return Pool(
+            table=priced.cost.table(running),
+            scheduler=replace(
+                scheduler, max_running_requests=running, prefix_caching=caches, admission=overrides.admission
+            ),
             replicas_count=replicas_count,
             attention_dp=priced.widths.attention_dp,
             gpus_per_replica_count=shape.gpus_count,
+            host_tier=self._host_tier(shape, overrides.kv_offload, block_tokens) if caches else None,
         )
-        return Deployment(pool, routing=routing)
+
+    def _host_tier(self, shape: Shape, tier: KvOffload | None, block_tokens: int) -> HostTier | None:
+        """The replica's host memory divided over its GPUs, each with its own link and its share of a rank's cache."""
+        if tier is None:
+            return None
+        priced = self._of(shape)
+        token_bytes = float(priced.memory.kv.bytes_per_token)
+        block_bytes = math.ceil(token_bytes * block_tokens)
+        if block_bytes == 0:
+            raise InputError("kvOffload", tier.host_bytes, "come with a model whose cache is per-token arithmetic")
+        blocks = math.floor(tier.host_bytes / shape.gpus_count / block_bytes) * priced.widths.attention_dp
+        if blocks < priced.widths.attention_dp:
+            must = f"hold a block of {block_tokens} tokens on each of {shape.gpus_count} GPUs"
+            raise InputError("kvOffload.hostGibibytes", tier.host_bytes / GIB, must)
+        return HostTier(blocks, tier.link_bytes_per_s or self.setting.accelerator.host_link_bytes_per_s, block_bytes)
+
+    def served(self, shape: Shape, scheduler: SchedulerConfig, concurrency: int) -> Served:
+        """A shape under `concurrency` requests in flight per replica, for describing a run of it."""
+        setting = self.setting
+        return Served(
+            shape, self._of(shape), scheduler, setting.prompt_tokens, setting.output_tokens, max(1, concurrency)
+        )
 
     def run(
         self,
@@ -448,95 +488,23 @@ class Predictor:
         replicas_count: int = 1,
         routing: Routing = Routing.LEAST_LOADED,
         seed: int = 0,
+        warmup_requests: int = 0,
     ) -> Prediction:
         """`replicas_count` equal replicas behind a router under any workload, with every distribution. As `predict`."""
-        priced, scheduler = self._of(shape), self.scheduler(shape)
+        most = most_running(workload)
+        pool = self.pool(shape, replicas_count=replicas_count, most_running=most, block_tokens=workload.block_tokens)
         outcome = simulated_outcome(
-            priced.cost,
-            scheduler,
-            attention_dp=priced.widths.attention_dp,
-            gpus_per_replica_count=shape.gpus_count,
-            replicas_count=replicas_count,
-            routing=routing,
-            workload=workload,
-            seed=seed,
+            Deployment(pool, routing=routing), workload, seed=seed, warmup_requests=warmup_requests
         )
-        busiest = (
-            math.ceil(outcome.mean_active_requests / replicas_count) if workload.clients is None else workload.clients
-        )
-        per_replica = max(1, math.ceil(busiest / replicas_count) if workload.clients is not None else busiest)
-        found = self._prediction(shape, priced, scheduler, per_replica, outcome)
-        return replace(found, gpus_count=shape.gpus_count * replicas_count, concurrency=workload.clients)
-
-    def _prediction(
-        self, shape: Shape, priced: _Priced, scheduler: SchedulerConfig, concurrency: int, outcome: Outcome
-    ) -> Prediction:
-        anchor = priced.selection.chosen if priced.selection else None
-        share = math.ceil(concurrency / priced.widths.attention_dp)
-        # What one rank can run at once: its cap, and whole requests that its pool holds.
-        held = scheduler.kv_pool_tokens // (self.setting.prompt_tokens + self.setting.output_tokens)
-        batch = max(1, min(share, scheduler.max_running_requests, held))
-        is_queueing = share > batch
-        distance = self._distance(priced, shape.layout, anchor, batch * priced.widths.attention_dp, is_queueing)
-        calibration = interval_calibration()
-        values = {
-            "ttft": outcome.ttft.mean_s or 0.0,
-            "tpot": (outcome.tpot.mean_s or 0.0) if outcome.tpot else 0.0,
-            "throughput": outcome.throughput_tokens_per_s,
-        }
-        interval = {name: calibration.interval(name, values[name], distance) for name in METRICS}
-        flags = [*priced.cost.flags, *(priced.selection.flags if priced.selection else ())]
-        if priced.judgement.verdict is Verdict.UNVERIFIED:
-            flags.append("legality-unverified")
-        if is_queueing:
-            flags.append("queueing")
-        return Prediction(
-            label=shape.layout.label(),
-            gpus_count=shape.gpus_count,
-            concurrency=concurrency,
-            source=priced.source,
-            flags=tuple(sorted(set(flags))),
-            ttft=outcome.ttft,
-            ttft_from_admission=outcome.ttft_from_admission,
-            tpot=outcome.tpot,
-            itl=outcome.itl,
-            e2e=outcome.e2e,
-            throughput_tokens_per_s=outcome.throughput_tokens_per_s,
-            requests_per_s=outcome.requests_per_s,
-            requests_count=outcome.requests_count,
-            interval80=interval,
-            hit_rates=outcome.hit_rates,
-            queueing=outcome.queueing,
-            preemptions_count=outcome.preemptions_count,
-            kv_occupancy_frac=outcome.kv_occupancy_frac,
-            memory=memory_document(priced.memory),
-            step_breakdown=self._breakdown(priced, batch),
-            mixed_step_frac=outcome.mixed_step_frac,
-            mean_running=outcome.mean_running,
-            key=(shape.option.engine.value, shape.option.version or "", shape.layout, concurrency),
-        )
-
-    def _distance(
-        self, priced: _Priced, layout: Layout, anchor: Anchor | None, batch: int, is_queueing: bool
-    ) -> Distance:
-        if anchor is None:
-            return Distance(width_doublings=UNANCHORED_DOUBLINGS, is_queueing=is_queueing)
-        signature = anchor.signature
-        ranks_to = priced.widths.attention_tp * priced.widths.attention_dp
-        measured = [sweep.prompt_tokens for sweep in anchor.decode]
-        largest = max(point.batch for sweep in anchor.decode for point in sweep.points)
-        # A change of how ranks share the work (attention DP, EP) counts like a change of width of the same ratio.
-        ratios = (
-            ranks_to / signature.tensor_parallel,
-            layout.expert_parallel / signature.expert_parallel,
-            priced.widths.attention_dp / signature.attention_data_parallel,
-        )
-        return Distance(
-            width_doublings=max(abs(math.log2(ratio)) for ratio in ratios),
-            stage_doublings=math.log2(layout.pipeline_parallel),
-            prompt_doublings=min(abs(math.log2(self.setting.prompt_tokens / length)) for length in measured),
-            batch_doublings=max(0.0, math.log2(batch / largest)),
-            is_queueing=is_queueing,
+        in_flight = outcome.mean_active_requests if workload.clients is None else workload.clients
+        scheduler = replace(pool.scheduler, max_running_requests=self.scheduler(shape).max_running_requests)
+        found = prediction_of(self.served(shape, scheduler, math.ceil(in_flight / replicas_count)), outcome)
+        behind = (FALLING_BEHIND,) if workload.clients is None and outcome.is_falling_behind else ()
+        return replace(
+            found,
+            gpus_count=shape.gpus_count * replicas_count,
+            concurrency=workload.clients,
+            flags=tuple(sorted({*found.flags, *behind})),
         )
 
     def _source(
@@ -557,29 +525,3 @@ class Predictor:
             refusals=selection.refusals if selection else {},
             assumed=tuple(dict.fromkeys(assumed)),
         )
-
-    def _breakdown(self, priced: _Priced, batch: int) -> dict[str, Any]:
-        """One decode step at mid-output context and one prompt's prefill, seconds by law."""
-        setting = self.setting
-        context = setting.prompt_tokens + setting.output_tokens // 2
-        window = priced.cost.window_tokens
-        decode, parts = priced.cost.price(Step.of(contexts=[context] * batch, window_tokens=window))
-        prefill, prefill_parts = priced.cost.price(Step.of(chunks=[(0, setting.prompt_tokens)]))
-        return {
-            "decode": {"batch": batch, "contextTokens": context, "seconds": decode, "parts": dict(parts)},
-            "prefill": {"promptTokens": setting.prompt_tokens, "seconds": prefill, "parts": dict(prefill_parts)},
-        }
-
-
-def memory_document(memory: MemoryPlan) -> dict[str, Any]:
-    """Memory figures in the words of `check`; unknown = null."""
-    return {
-        "weightBytesPerGpu": memory.weight_bytes_per_gpu,
-        "kvPoolBytesPerGpu": memory.pool_bytes_per_gpu,
-        "kvBytesPerTokenPerRank": memory.kv.bytes_per_token or None,
-        "kvPoolTokensPerRank": memory.pool_tokens_per_rank,
-        "kvPoolTokensPerEngine": memory.pool_tokens_per_engine,
-        "activationBytes": memory.activation_bytes,
-        "longestContextTokens": memory.longest_context_tokens,
-        "concurrencyAtMaxModelLength": memory.concurrency_at_model_length,
-    }

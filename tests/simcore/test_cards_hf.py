@@ -15,6 +15,7 @@ from simcore.cards.hf import model_card_from_config
 from simcore.cards.matrices import parameters_count
 from simcore.cards.model import AttentionKind
 from simcore.errors import InputError
+from simcore.memory import kv_format, kv_profile
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "model_configs"
 
@@ -60,6 +61,127 @@ STEP = {
                                 "num_attention_groups": 8, "head_dim": 128},
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }  # fmt: skip
+
+
+def _like(
+    family: str, layers: int, hidden: int, heads: int, kv: int, width: int, vocab: int, **more: Any
+) -> dict[str, Any]:
+    shape = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "vocab_size": vocab}
+    widths = {"num_key_value_heads": kv, "intermediate_size": width, "model_type": family}
+    return {"architectures": ["X"], "torch_dtype": "bfloat16", "tie_word_embeddings": False} | shape | widths | more
+
+
+MIMO = _like(
+    "mimo_v2_flash", 48, 4096, 64, 4, 16384, 152576, head_dim=192, v_head_dim=128, swa_num_attention_heads=64,
+    swa_num_key_value_heads=8, swa_head_dim=192, swa_v_head_dim=128, sliding_window=128,
+    hybrid_layer_pattern=[0, *[1, 1, 1, 1, 0] * 9, 1, 0], moe_layer_freq=[0, *[1] * 47], moe_intermediate_size=2048,
+    n_routed_experts=256, n_shared_experts=None, num_experts_per_tok=8,
+)  # fmt: skip
+GEMMA4 = _like(
+    "gemma4_text", 60, 5376, 32, 16, 21504, 262144, num_global_key_value_heads=4, head_dim=256, global_head_dim=512,
+    attention_k_eq_v=True, sliding_window=1024, num_kv_shared_layers=0, hidden_size_per_layer_input=0,
+    layer_types=(["sliding_attention"] * 5 + ["full_attention"]) * 10, tie_word_embeddings=True,
+)  # fmt: skip
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "Llama-4-Scout": (_like(
+        "llama4_text", 48, 5120, 40, 8, 8192, 202048, head_dim=128, num_local_experts=16, num_experts_per_tok=1,
+        intermediate_size_mlp=16384, interleave_moe_layer_step=1, attention_chunk_size=8192), 107_769_835_520),
+    "Llama-4-Maverick": (_like(
+        "llama4_text", 48, 5120, 40, 8, 8192, 202048, head_dim=128, num_local_experts=128, num_experts_per_tok=1,
+        intermediate_size_mlp=16384, interleave_moe_layer_step=2, attention_chunk_size=8192), 400_711_848_960),
+    "Hunyuan-A13B": (_like(
+        "hunyuan_v1_moe", 32, 4096, 32, 8, 3072, 128167, head_dim=128, num_experts=64, moe_topk=[8] * 32,
+        moe_intermediate_size=[3072] * 32, num_shared_expert=[1] * 32, use_qk_norm=True, tie_word_embeddings=True),
+        80_393_183_232),
+    "Ernie-4.5-21B": (_like(
+        "ernie4_5_moe", 28, 2560, 20, 4, 12288, 103424, moe_num_experts=64, moe_k=6, moe_intermediate_size=1536,
+        moe_layer_start_index=1, moe_layer_end_index=27, moe_layer_interval=1, moe_num_shared_experts=2,
+        tie_word_embeddings=None), 21_825_437_888),
+    "EXAONE-4.0-32B": (_like(
+        "exaone4", 64, 5120, 40, 8, 27392, 102400, sliding_window=4096, sliding_window_pattern="LLLG"), 32_003_216_384),
+    "Seed-OSS-36B": (_like(
+        "seed_oss", 64, 5120, 80, 8, 27648, 155136, head_dim=128, attention_bias=True, attention_out_bias=False),
+        36_151_104_512),
+    "Grok-2": (_like(
+        "git", 64, 8192, 64, 8, 32768, 131072, num_local_experts=8, num_experts_per_tok=2,
+        moe_intermediate_size=16384, residual_moe=True), 269_500_000_000),
+    "Apertus-70B": (_like("apertus", 80, 8192, 64, 8, 43008, 131072, qk_norm=True), 70_600_000_000),
+    "Step-3": (_like(
+        "step3_text", 61, 7168, 64, 1, 18432, 128815, head_dim=256, share_q_dim=2048, moe_num_experts=48, moe_top_k=3,
+        moe_intermediate_size=5120, share_expert_dim=5120, moe_layers_enum=",".join(map(str, range(4, 60)))),
+        316_000_000_000),
+    "Falcon-7B": ({
+        "model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "num_kv_heads": 71,
+        "num_hidden_layers": 32, "multi_query": True, "new_decoder_architecture": False, "vocab_size": 65024},
+        6_921_720_704),
+    "GLM-4-9B": ({
+        "model_type": "chatglm", "num_layers": 40, "hidden_size": 4096, "num_attention_heads": 32,
+        "multi_query_attention": True, "multi_query_group_num": 2, "kv_channels": 128, "ffn_hidden_size": 13696,
+        "padded_vocab_size": 151552, "add_qkv_bias": True, "tie_word_embeddings": False}, 9_399_951_360),
+    "Gemma-4-31B": (GEMMA4, 30_700_000_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_other_families_have_their_published_size(name: str) -> None:
+    """Counts of the model hub, language part; the round ones are those the model's page names."""
+    config, count = PUBLISHED[name]
+    assert parameters_count(model_card_from_config(config)) == pytest.approx(count, rel=1e-3)
+
+
+def test_window_layers_have_their_own_heads() -> None:
+    """KV bytes by hand: MiMo has 11 full layers of 4 heads and 37 windowed ones of 8, keys 192 and values 128."""
+    card = model_card_from_config(MIMO)
+    profile = kv_profile(card=card, attention_tp=1, form=kv_format("bf16", card=card))
+    assert profile.bytes_per_token == (11 * 4 + 37 * 8) * (192 + 128) * 2
+    assert profile.windows == ((128, 37 * 8 * (192 + 128) * 2),)
+    gemma = model_card_from_config(GEMMA4)
+    profile = kv_profile(card=gemma, attention_tp=1, form=kv_format("bf16", card=gemma))
+    assert profile.growing_bytes_per_token == 10 * 4 * (512 + 512) * 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"block_types": ["recurrent", "recurrent", "attention"]}, {"block_configs": [{}] * 32}, {"layer_group_size": 8},
+        {"zero_expert_num": 256}, {"num_kv_shared_layers": 20}, {"hidden_size_per_layer_input": 256},
+        {"state_size": 16},
+    ],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_what_is_not_modelled_is_refused_not_guessed(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="not modelled"):
+        model_card_from_config(LLAMA | change)
+
+
+def test_a_key_that_tells_layers_apart_and_is_not_read_is_said() -> None:
+    for change in ({"novel_layer_kinds": list("ab" * 16)}, {"dense_layer_interval": 3}):
+        (note,) = model_card_from_config(LLAMA | change).assumed
+        assert next(iter(change)) in note
+    assert model_card_from_config(LLAMA | {"no_rope_layers": [1, 1, 1, 0] * 8}).assumed == ()
+
+
+def test_a_checkpoint_that_states_its_kv_format_means_it_by_auto() -> None:
+    """vLLM: ModelOpt's kv_cache_quant_algo and compressed-tensors' kv_cache_scheme turn `auto` into FP8."""
+    scheme = {"num_bits": 8, "type": "float"}
+    tensors = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": scheme}}}
+    for quant in (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"},
+        {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}},
+        tensors | {"kv_cache_scheme": scheme},
+    ):
+        card = model_card_from_config(LLAMA | {"quantization_config": quant})
+        assert kv_format("auto", card=card).name == "fp8"
+        assert kv_format("bf16", card=card).name == "bf16"
+        assert any("`auto`" in note for note in card.assumed)
+    assert kv_format(None, card=model_card_from_config(LLAMA | {"quantization_config": tensors})).name == "bf16"
+
+
+def test_unquantised_outer_layers_do_not_speak_for_the_model() -> None:
+    ends = [f"model.layers.{index}" for index in (0, 31)]
+    card = model_card_from_config(LLAMA | {"quantization_config": {"quant_method": "fp8", "ignored_layers": ends}})
+    assert (card.dtypes.weights, card.dtypes.attention) == ("fp8", "fp8")
+    assert any("several formats" in note for note in card.assumed)
 
 
 @pytest.mark.parametrize(
