@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 CLUSTER ?= embedded
 PYTEST := $(PY) -m pytest -q --durations=10
 
-.PHONY: help setup demo test unit slow integration lint types layers generate verify e2e bench accuracy lock clean
+.PHONY: help setup demo test unit slow integration lint types layers generate verify e2e harvest-cpu bench accuracy lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ verify: lint types layers ## Nothing generated is stale, nothing is out of style
 
 e2e: setup ## Scenarios on a real cluster
 	$(PY) -m pytest -q e2e/scenarios
+
+harvest-cpu: setup ## Harvest a real vLLM on this machine's CPU and predict from it (installs vLLM on first use)
+	$(PY) -m e2e.harvest_cpu
 
 bench: setup ## Speed, as ratios against the reference implementations in the same run
 	$(PY) -m bench

@@ -36,13 +36,13 @@ from inferasim_harvester.verdict import all_checks
 from inferasim_harvester.wire import Address, Client
 from simcore.anchors.checks import CheckResult, worst
 from simcore.anchors.schema import Anchor
+from simcore.cards.accelerator import is_cpu
 from simcore.cards.layout import Engine
 from simcore.errors import InputError
 
 READY_POLL_S: Final = 1.0
 READY_TOKENS: Final = 16
 INFO_STALL_S: Final = 20.0
-CPU: Final = "CPU"
 _REPORT_PATHS: Final = {
     Engine.VLLM: ("/server_info?config_format=json",),
     Engine.SGLANG: ("/server_info", "/get_server_info"),
@@ -126,7 +126,7 @@ class Harvest:
     @property
     def is_gpu(self) -> bool:
         """Whether a GPU is measured."""
-        return self.spec.accelerator.product.upper() != CPU
+        return not is_cpu(self.spec.accelerator.product)
 
     def _weights_dtype(self) -> str:
         found = self.spec.signature.weight_dtype or checkpoint.weights_dtype(

@@ -15,6 +15,7 @@ from typing import Final
 
 from simcore.anchors.checks import Verdict, canonical_partition, check_anchor
 from simcore.anchors.schema import Anchor, GraphCapture, Speculation
+from simcore.cards.accelerator import is_cpu
 from simcore.cards.formats import canonical_format
 from simcore.errors import NoAnchorError, UnknownNameError
 
@@ -153,7 +154,7 @@ def refusal_reasons(target: Target, anchor: Anchor, *, allow_dummy_weights: bool
         for name, held, asked, same in _defining(target, anchor)
         if not same and held is not None
     ]
-    if _is_cpu(anchor) and not _is_cpu_name(target.accelerator):
+    if _is_cpu(anchor) and not is_cpu(target.accelerator):
         reasons.append("harvested on a CPU: never used to plan GPUs")
     if target.image and sign.image and target.image != sign.image:
         reasons.append(f"stale: harvested with image {sign.image}, the target runs {target.image}")
@@ -320,11 +321,7 @@ def same_model(left: str, right: str) -> bool:
 
 def _is_cpu(anchor: Anchor) -> bool:
     architecture = anchor.signature.accelerator_architecture or ""
-    return _is_cpu_name(anchor.signature.accelerator) or architecture.lower() in ("x86_64", "aarch64", "arm64", "cpu")
-
-
-def _is_cpu_name(name: str) -> bool:
-    return name.strip().lower() == "cpu"
+    return is_cpu(anchor.signature.accelerator) or architecture.lower() in ("x86_64", "aarch64", "arm64", "cpu")
 
 
 def _format(dtype: str) -> str:

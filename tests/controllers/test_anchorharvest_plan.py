@@ -119,6 +119,22 @@ def test_gpus_of_the_layout(engine: str, layout: dict[str, int] | None, gpus: in
     assert status["gpus"] == gpus
 
 
+def test_a_cpu_can_be_tried_out() -> None:
+    """No GPU is asked for, any node will do but never one with another harvest; the summary says what it is worth."""
+    observed = _observed(builders.anchor_harvest(accelerator={"product": "cpu"}, layout=None))
+    decided, status, _ = _decide(observed)
+    job = next(a.manifest for a in decided.actions if isinstance(a, CreateObject) and a.manifest["kind"] == "Job")
+    spec = job["spec"]["template"]["spec"]
+    assert spec["containers"][0]["resources"] == {"requests": {}, "limits": {}}
+    assert (spec["nodeSelector"], list(spec["affinity"])) == ({}, ["podAntiAffinity"])
+    assert "gpus" not in status
+    kept, status, _ = _decide(
+        _with(observed, jobs=(_job(observed, condition="Complete"),), anchor=builders.anchor("CPU"))
+    )
+    assert status["summary"].endswith("of a CPU, for trying things out: no plan for a GPU takes it")
+    assert len(kept.actions) == 1
+
+
 def test_user_pod_fields_pass_through() -> None:
     """Node selector, tolerations, priority, queue, volumes, pull secrets, groups; ours are never overridden."""
     pod = {
@@ -184,6 +200,8 @@ MISTAKES = [
     ({"layout": {"tensorParallel": 16}}, Reason.TOO_MANY_GPUS),
     ({"accelerator": {"product": "MI999X"}}, Reason.UNKNOWN_ACCELERATOR),
     ({"accelerator": {"product": "H100-SXM"}}, Reason.UNKNOWN_ACCELERATOR),
+    ({"accelerator": {"product": "CPU", "partition": "spx_nps1"}}, Reason.INVALID_SPEC),
+    ({"accelerator": {"product": "CPU", "resourceName": "amd.com/gpu"}}, Reason.INVALID_SPEC),
     ({"pod": {"tolerations": [{"key": "amd-dcm", "operator": "Exists"}]}}, Reason.FORBIDDEN_TOLERATION),
     ({"pod": {"tolerations": [{"operator": "Exists"}]}}, Reason.FORBIDDEN_TOLERATION),
 ]

@@ -142,7 +142,10 @@ class HarvestModel(ApiModel):
 class HarvestAccelerator(ApiModel):
     """The GPUs to measure on."""
 
-    product: Word = Field(description="E.g. MI355X; chooses the nodes by `amd.com/gpu.device-id`.")
+    product: Word = Field(
+        description="E.g. MI355X; chooses the nodes by `amd.com/gpu.device-id`. CPU is for trying things out: "
+        "any node, no GPU asked for, and no plan for a GPU takes the anchor."
+    )
     partition: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]+_[a-z0-9]+$")] | None = Field(
         default=None, description="Compute and memory partition mode; spx_nps1 when absent."
     )

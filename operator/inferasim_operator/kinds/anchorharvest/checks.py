@@ -17,7 +17,7 @@ from inferasim_operator.engine.jobs import job_condition
 from inferasim_operator.kinds.anchorharvest import render
 from inferasim_operator.kinds.anchorharvest.observe import LOG_LINES, Observed
 from simcore.cards import layout as layouts
-from simcore.cards.accelerator import AcceleratorCard
+from simcore.cards.accelerator import AcceleratorCard, is_cpu
 from simcore.cards.library import load_accelerator_card
 from simcore.errors import FormatError, InputError
 
@@ -64,15 +64,17 @@ Check = Callable[[Observed], Finding | None]
 
 
 def gpus_count(spec: AnchorHarvestSpec) -> int:
-    """GPUs that the layout takes. Raises InputError."""
+    """GPUs that the layout takes; none for a try-out on a CPU. Raises InputError."""
+    if is_cpu(spec.accelerator.product):
+        return 0
     engine = layouts.Engine.parse(spec.engine.name.value)
     # Whether the model has experts changes who shares what, never how many GPUs there are.
     return layouts.resolve(convert.simcore_layout(spec.layout), engine, is_moe=False).gpus_count
 
 
-def accelerator_card(spec: AnchorHarvestSpec) -> AcceleratorCard:
-    """The card of the harvest's accelerator. Raises UnknownNameError."""
-    return load_accelerator_card(spec.accelerator.product)
+def accelerator_card(spec: AnchorHarvestSpec) -> AcceleratorCard | None:
+    """The card of the harvest's accelerator; None for a CPU. Raises UnknownNameError."""
+    return None if is_cpu(spec.accelerator.product) else load_accelerator_card(spec.accelerator.product)
 
 
 def spec_is_invalid(observed: Observed) -> Finding | None:
@@ -88,6 +90,11 @@ def accelerator_is_unknown(observed: Observed) -> Finding | None:
         card = accelerator_card(observed.harvest.spec)
     except InputError as error:
         return Finding(Reason.UNKNOWN_ACCELERATOR, f"spec.accelerator.product: {error}")
+    if card is None:
+        given = observed.harvest.spec.accelerator
+        if given.partition is not None or given.resource_name is not None:
+            return Finding(Reason.INVALID_SPEC, "spec.accelerator: a CPU has neither `partition` nor `resourceName`")
+        return None
     if not card.device_ids:
         text = f"{card.name} has no PCI device id on record, so its nodes cannot be told apart"
         return Finding(Reason.UNKNOWN_ACCELERATOR, text)
@@ -129,12 +136,12 @@ def gpus_exceed_node(observed: Observed) -> Finding | None:
     if observed.harvest is None or accelerator_is_unknown(observed) is not None:
         return None
     spec = observed.harvest.spec
-    wanted, present = gpus_count(spec), accelerator_card(spec).gpus_per_node
-    if wanted <= present:
+    wanted, card = gpus_count(spec), accelerator_card(spec)
+    if card is None or wanted <= card.gpus_per_node:
         return None
     label = convert.layout_label(spec.layout)
     return Finding(
-        Reason.TOO_MANY_GPUS, f"layout {label} takes {wanted} GPUs; a {spec.accelerator.product} node has {present}"
+        Reason.TOO_MANY_GPUS, f"layout {label} takes {wanted} GPUs; a {card.name} node has {card.gpus_per_node}"
     )
 
 

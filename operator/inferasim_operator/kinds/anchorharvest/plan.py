@@ -25,6 +25,7 @@ from inferasim_operator.kinds.anchorharvest import checks, render
 from inferasim_operator.kinds.anchorharvest.checks import Finding, Reason
 from inferasim_operator.kinds.anchorharvest.observe import Observed
 from simcore.anchors.schema import Anchor
+from simcore.cards.accelerator import is_cpu
 
 LOOK_AGAIN_S = 10.0
 """Pods are not watched (that would be all pods of the cluster); an active Job's pod is looked at this often."""
@@ -129,6 +130,8 @@ def _succeeded(
     summary = f"{anchor.label}: {sum(len(sweep.points) for sweep in anchor.decode)} decode points"
     if flagged:
         summary += f", {len(flagged)} flagged"
+    if is_cpu(anchor.signature.accelerator):
+        summary += "; of a CPU, for trying things out: no plan for a GPU takes it"
     conditions.set(MEASURED, True, Reason.HARVESTED, summary)
     if refused:
         text = "; ".join(f"{check.name}: {check.detail}" for check in refused)
@@ -206,7 +209,7 @@ def _present_run(observed: Observed) -> Run | None:
 
 
 def _gpus(observed: Observed) -> int | None:
-    return checks.gpus_count(observed.harvest.spec) if observed.harvest is not None else None
+    return checks.gpus_count(observed.harvest.spec) or None if observed.harvest is not None else None
 
 
 def _progress_text(progress: HarvestProgress | None) -> str | None:

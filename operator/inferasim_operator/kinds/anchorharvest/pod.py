@@ -38,16 +38,21 @@ def pod_spec(
 ) -> Manifest:
     """The pod's spec. `progress` is the `namespace/name` of the ConfigMap that the harvester mirrors into.
 
-    `device_ids` are the PCI ids of the accelerator, bare metal and virtual function alike.
+    `device_ids` are the PCI ids of the accelerator, bare metal and virtual function alike; without any, a CPU is
+    harvested, for trying things out: on any node, with no GPU asked for.
     """
     options = spec.pod or PodOptions()
+    selector, affinity = dict(options.node_selector or {}), {"podAntiAffinity": _alone_on_node()}
+    if device_ids:
+        selector[PARTITION_LABEL] = spec.accelerator.partition or PARTITION
+        affinity["nodeAffinity"] = _on_devices(device_ids)
     built: Manifest = {
         "restartPolicy": "Never",
         "serviceAccountName": account,
         # Counted from the pod's start on the node, so that waiting for a free node costs nothing.
         "activeDeadlineSeconds": deadline_s,
-        "nodeSelector": {**(options.node_selector or {}), PARTITION_LABEL: spec.accelerator.partition or PARTITION},
-        "affinity": {"nodeAffinity": _on_devices(device_ids), "podAntiAffinity": _alone_on_node()},
+        "nodeSelector": selector,
+        "affinity": affinity,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER_ID,
@@ -71,7 +76,7 @@ def pod_spec(
 
 def _container(spec: AnchorHarvestSpec, options: PodOptions, gpus_count: int, progress: str) -> Manifest:
     resource = spec.accelerator.resource_name or GPU_RESOURCE
-    gpus = {resource: str(gpus_count)}
+    gpus = {resource: str(gpus_count)} if gpus_count else {}
     env: list[Manifest] = [
         {"name": "HOME", "value": CACHE_PATH},
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},

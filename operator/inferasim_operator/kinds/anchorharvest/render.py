@@ -45,7 +45,7 @@ def anchor_name(harvest: str, anchor: Anchor) -> str:
 
 
 def run_objects(
-    owner: Mapping[str, Any], harvest: AnchorHarvest, digest: str, *, gpus_count: int, card: AcceleratorCard
+    owner: Mapping[str, Any], harvest: AnchorHarvest, digest: str, *, gpus_count: int, card: AcceleratorCard | None
 ) -> tuple[Manifest, ...]:
     """All objects of one measurement, in the order in which they are to be created; the Job comes last."""
     name = harvest.metadata.name
@@ -131,7 +131,7 @@ def _job(
     account: str,
     spec_map: Manifest,
     gpus_count: int,
-    card: AcceleratorCard,
+    card: AcceleratorCard | None,
 ) -> Manifest:
     spec: AnchorHarvestSpec = harvest.spec
     options = spec.pod or PodOptions()
@@ -161,7 +161,7 @@ def _job(
                     spec_map=spec_map["metadata"]["name"],
                     progress=f"{harvest.metadata.namespace}/{progress_name(harvest.metadata.name, digest)}",
                     gpus_count=gpus_count,
-                    device_ids=(*card.device_ids, *card.vf_device_ids),
+                    device_ids=(*card.device_ids, *card.vf_device_ids) if card is not None else (),
                     deadline_s=spec.deadline_seconds or DEADLINE_S,
                 ),
             },
