@@ -204,7 +204,10 @@ def one_line(error: ValidationError) -> InputError:
     """The problem that names the deepest field: the useful one among the branches of a union."""
     problems = error.errors(include_url=False, include_context=False)
     first = max(problems, key=lambda problem: (len(problem["loc"]), problem["type"] == "extra_forbidden"))
-    kinds = ("ModelInput", "EngineInput", "AcceleratorInput", "LayoutInput", "str", "int", "bool", "constrained-int")
+    kinds = (
+        "ModelInput", "EngineInput", "AcceleratorInput", "LayoutInput", "LengthRange", "TraceInput", "function-before",
+        "str", "int", "bool", "constrained-",
+    )  # fmt: skip
     path = ".".join(str(part) for part in first["loc"] if not str(part).startswith(kinds)) or "document"
     if first["type"] == "extra_forbidden":
         known = {to_camel(name) for model in _models(Strict) for name in model.model_fields}

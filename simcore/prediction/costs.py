@@ -27,6 +27,8 @@ class Speculation:
 
     drafter: Drafter
     draft_tokens: int
+    accepted_length_tokens: tuple[float, ...] = ()
+    """L(1..K) as the user measured it; empty takes the model's own or a borrowed curve."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,14 @@ def acceptance(card: ModelCard, drafter: Drafter) -> AcceptanceCurve:
 def _speculative(cost: StepCost, request: CostRequest, asked: Speculation) -> StepCost:
     if not 1 <= asked.draft_tokens <= DEPTH_LIMIT:
         raise InputError("speculation.draftTokens", asked.draft_tokens, f"be 1 to {DEPTH_LIMIT}")
-    curve = acceptance(request.card, asked.drafter)
-    measured = np.asarray(curve.accepted_length_tokens)
+    stated = asked.accepted_length_tokens
+    borrowed, source = "", "as stated"
+    if not stated:
+        curve = acceptance(request.card, asked.drafter)
+        stated, borrowed, source = curve.accepted_length_tokens, curve.borrowed, curve.source
+    if not all(1.0 <= tokens <= depth + 1 for depth, tokens in enumerate(stated, start=1)):
+        raise InputError("speculation.acceptedLengthTokens", stated, "lie from 1 to depth + 1 at each depth")
+    measured = np.asarray(stated)
     committed = extrapolated_tokens(
         measured_tokens=measured, chain_frac=geometric_chain(measured), depth_count=asked.draft_tokens
     )
@@ -107,8 +115,8 @@ def _speculative(cost: StepCost, request: CostRequest, asked: Speculation) -> St
         depth=asked.draft_tokens,
         committed_tokens=committed,
     )
-    flags = ["acceptance-borrowed"] if curve.borrowed else []
+    flags = ["acceptance-borrowed"] if borrowed else []
     if asked.draft_tokens > len(measured):
         flags.append("acceptance-extrapolated")
-    reasons = (f"acceptance of {asked.drafter.value}: {curve.borrowed or curve.source}",)
+    reasons = (f"acceptance of {asked.drafter.value}: {borrowed or source}",)
     return replace(found, flags=(*found.flags, *flags), reasons=(*found.reasons, *reasons), _cache={})

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from simcore.des.config import Deployment
+from dataclasses import replace
+
+from simcore.cards.layout import Layout
+from simcore.des.config import Deployment, Routing
 from simcore.errors import InfeasibleError
+from simcore.prediction.overload import capacity_requests_per_s, check_rate, full_load_clients
+from simcore.prediction.pools import DecodeOf, PoolOf, predict_split, split_deployment
 from simcore.prediction.predictor import Predictor
 from simcore.prediction.result import Prediction
 from simcore.prediction.scenario import Scenario
@@ -14,29 +19,80 @@ from simcore.prediction.traffic import workload_of
 def predict(scenario: Scenario) -> Prediction:
     """Means, tails, throughput, interval, flags and breakdown of `scenario`.
 
-    Raises InputError (an illegal layout, a load out of range) and InfeasibleError (limit `memory` with the bytes, or
-    `anchor` in mode anchored when nothing measured applies).
+    Raises InputError (an illegal layout, a load out of range) and InfeasibleError (limit `memory` with the bytes,
+    `overload` where arrivals outrun the deployment, or `anchor` in mode anchored when nothing measured applies).
     """
-    predictor, shape = _priced(scenario)
-    return predictor.run(
-        shape,
-        workload_of(scenario.workload, scenario.load),
-        replicas_count=scenario.replicas_count,
-        routing=scenario.routing,
-        seed=scenario.seed,
+    workload = workload_of(scenario.workload, scenario.load)
+    prefill, decode = _pools(scenario)
+    flags = _overload_flags(scenario, prefill, decode, workload.block_tokens)
+    load, routing, seed = scenario.load, scenario.routing, scenario.seed
+    if decode is None:
+        found = prefill.predictor.run(
+            prefill.shape,
+            workload,
+            replicas_count=prefill.replicas_count,
+            routing=routing,
+            seed=seed,
+            warmup_requests=load.warmup_requests,
+        )
+    else:
+        found = predict_split(
+            prefill,
+            decode,
+            workload,
+            gpus_per_node=scenario.gpus_per_node,
+            routing=routing,
+            seed=seed,
+            warmup_requests=load.warmup_requests,
+        )
+    return replace(
+        found,
+        source=replace(found.source, assumed=(*found.source.assumed, *scenario.assumed)),
+        flags=tuple(sorted({*found.flags, *flags})),
     )
 
 
-def deployment_of(scenario: Scenario) -> Deployment:
-    """What `scenario` would serve a trace with, prefix caching on. Raises as `predict`."""
-    predictor, shape = _priced(scenario)
-    return predictor.deployment(shape, replicas_count=scenario.replicas_count, routing=scenario.routing)
+def deployment_of(scenario: Scenario, *, block_tokens: int) -> Deployment:
+    """What `scenario` serves requests with, whose prefix blocks have `block_tokens` tokens. Raises as `predict`."""
+    return _deployment(*_pools(scenario), scenario.routing, block_tokens)
 
 
-def _priced(scenario: Scenario) -> tuple[Predictor, Shape]:
+def _deployment(prefill: PoolOf, decode: DecodeOf | None, routing: Routing, block_tokens: int) -> Deployment:
+    if decode is not None:
+        return split_deployment(prefill, decode, routing=routing, block_tokens=block_tokens)
+    pool = prefill.predictor.pool(prefill.shape, replicas_count=prefill.replicas_count, block_tokens=block_tokens)
+    return Deployment(pool, routing=routing)
+
+
+def _overload_flags(scenario: Scenario, prefill: PoolOf, decode: DecodeOf | None, block_tokens: int) -> tuple[str, ...]:
+    """Raises InfeasibleError where Poisson arrivals outrun what serves them."""
+    rate, longest = scenario.load.request_rate, scenario.setting.model_length_tokens
+    if rate is None:
+        return ()
+    if decode is None:
+        one = _deployment(replace(prefill, replicas_count=1), None, scenario.routing, block_tokens)
+        clients = full_load_clients(one.pool, longest)
+        whole = prefill.replicas_count * capacity_requests_per_s(one, scenario.workload, clients=clients)
+        return check_rate(rate, whole)
+    both = _deployment(prefill, decode, scenario.routing, block_tokens)
+    clients = sum(full_load_clients(pool, longest) for pool in (both.pool, both.decode_pool) if pool is not None)
+    return check_rate(rate, capacity_requests_per_s(both, scenario.workload, clients=clients))
+
+
+def _pools(scenario: Scenario) -> tuple[PoolOf, DecodeOf | None]:
     predictor = Predictor(scenario.setting)
-    option = EngineOption(scenario.engine, scenario.version, scenario.image, (scenario.layout,))
+    prefill = PoolOf(predictor, _shape(scenario, predictor, scenario.layout), scenario.replicas_count)
+    side = scenario.decode
+    if side is None:
+        return prefill, None
+    predictor = predictor.with_overrides(side.overrides)
+    shape = _shape(scenario, predictor, side.layout)
+    return prefill, DecodeOf(predictor, shape, side.replicas_count, side.backend)
+
+
+def _shape(scenario: Scenario, predictor: Predictor, layout: Layout) -> Shape:
+    option = EngineOption(scenario.engine, scenario.version, scenario.image, (layout,))
     shapes, refusals = predictor.shapes(option, gpus_per_node=scenario.gpus_per_node, nodes_count=scenario.nodes_count)
     for refusal in refusals:
         raise InfeasibleError(refusal.rule, refusal.detail)
-    return predictor, shapes[0]
+    return shapes[0]

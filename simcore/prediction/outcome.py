@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from simcore.des.closed_loop import closed_loop
-from simcore.des.config import Deployment, Pool, Routing, SchedulerConfig
-from simcore.des.result import Distribution
+from simcore.des.config import Deployment, SchedulerConfig
+from simcore.des.result import Distribution, SimulationResult
 from simcore.des.simulate import simulate
 from simcore.des.workload.batch import Workload
 from simcore.errors import InfeasibleError
 from simcore.stepcost.step import StepCost
+from simcore.units import NS_PER_S
 
 ROUNDS = 10
 """Requests per client of a simulated run (paper 5.11: a run of 10 x C requests)."""
 FEWEST_REQUESTS = 32
 """Enough for a mean at one client."""
+FEWEST_FOR_HALVES = 16
+"""Fewer requests have no middle."""
+OUTGROWN_FACTOR = 3.0
+"""Assumed; see `falls_behind`."""
+FALLING_BEHIND = "falling-behind"
+"""Flag of arrivals at stated times that a deployment serves later and later."""
 
 
 def run_requests(concurrency: int) -> int:
@@ -47,6 +56,10 @@ class Outcome:
     kv_occupancy_frac: float | None
     mean_active_requests: float = 0.0
     """Requests in the deployment, averaged over the run (Little's law)."""
+    steady_requests_per_s: float = 0.0
+    """Over the middle half of the completions: without the run's start and end."""
+    is_falling_behind: bool = False
+    """Late requests wait many times longer than those in the middle of the run (`falls_behind`)."""
     mixed_step_frac: float | None = None
     """Share of decode steps that also held a prefill; None where no step decoded."""
 
@@ -92,33 +105,19 @@ def closed_loop_outcome(
     )
 
 
-def simulated_outcome(
-    cost: StepCost,
-    scheduler: SchedulerConfig,
-    *,
-    attention_dp: int,
-    gpus_per_replica_count: int,
-    replicas_count: int,
-    routing: Routing,
-    workload: Workload,
-    seed: int,
-) -> Outcome:
-    """Any workload on equal replicas, with the distribution of gaps. Raises InputError, InfeasibleError."""
-    most = workload.clients if workload.clients is not None else workload.requests_count
-    batch = max(1, min(scheduler.max_running_requests, most or scheduler.max_running_requests))
-    capped = replace(scheduler, max_running_requests=batch)
-    pool = Pool(
-        table=cost.table(batch),
-        scheduler=capped,
-        replicas_count=replicas_count,
-        attention_dp=attention_dp,
-        gpus_per_replica_count=gpus_per_replica_count,
-    )
-    run = simulate(Deployment(pool, routing=routing), workload, seed=seed)
+def most_running(workload: Workload) -> int | None:
+    """Most requests that can be under way at once, where the workload bounds them."""
+    bounds = [count for count in (workload.most_in_flight, workload.requests_count) if count is not None]
+    return min(bounds, default=None)
+
+
+def simulated_outcome(deployment: Deployment, workload: Workload, *, seed: int, warmup_requests: int = 0) -> Outcome:
+    """Any workload on any deployment, with the distribution of gaps. Raises InputError, InfeasibleError."""
+    run = simulate(deployment, workload, seed=seed, warmup_requests=warmup_requests)
     if run.rejected_count:
-        raise InfeasibleError(
-            "memory", f"{run.rejected_count} requests are longer than the KV pool of {scheduler.kv_pool_tokens} tokens"
-        )
+        pools = [pool for pool in (deployment.pool, deployment.decode_pool) if pool is not None]
+        held = min(pool.scheduler.kv_pool_tokens for pool in pools)
+        raise InfeasibleError("memory", f"{run.rejected_count} requests are longer than the KV pool of {held} tokens")
     steps = sum(replica.steps_count for replica in run.replicas)
     mean_batch = sum(r.mean_batch * r.steps_count for r in run.replicas) / steps if steps else 0.0
     peak = max(unit.peak_kv_blocks / unit.kv_blocks for unit in run.units)
@@ -147,4 +146,31 @@ def simulated_outcome(
         preemptions_count=run.preemptions_count,
         kv_occupancy_frac=peak,
         mean_active_requests=run.requests_per_s * (run.e2e.mean_s or 0.0),
+        steady_requests_per_s=steady_rate(run),
+        is_falling_behind=falls_behind(run),
     )
+
+
+def steady_rate(run: SimulationResult) -> float:
+    """Completions per second of the middle half of a run that kept its records."""
+    records = run.records
+    if records is None or len(records) < FEWEST_FOR_HALVES:
+        return run.requests_per_s
+    ends = np.sort(records.finish_ns)
+    first, last = len(ends) // 4, 3 * len(ends) // 4
+    span_s = float(ends[last] - ends[first]) / NS_PER_S
+    return (last - first) / span_s if span_s > 0 else run.requests_per_s
+
+
+def falls_behind(run: SimulationResult) -> bool:
+    """Whether the last third to arrive waits `OUTGROWN_FACTOR` times longer than the middle third, and longer than it
+    is served: a queue that only grows."""
+    records = run.records
+    if records is None or len(records) < FEWEST_FOR_HALVES:
+        return False
+    order = np.argsort(records.arrival_ns, kind="stable")
+    waits = (records.admitted_ns - records.arrival_ns)[order]
+    served = (records.finish_ns - records.admitted_ns)[order]
+    third = len(order) // 3
+    late = float(waits[-third:].mean())
+    return late > OUTGROWN_FACTOR * float(waits[third : 2 * third].mean()) and late > float(served[-third:].mean())

@@ -3,58 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from simcore.anchors.schema import Anchor
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.model import ModelCard
-from simcore.des.config import Routing
+from simcore.des.config import Admission, Routing
 from simcore.errors import InputError
+from simcore.laws.handoff import HandoffBackend
+from simcore.laws.speculation import DEPTH_LIMIT, Drafter
 from simcore.prediction import case
-from simcore.prediction.case import CheckInput, Count, Strict, one_line
-from simcore.prediction.predictor import Mode, Overrides, Setting
+from simcore.prediction.case import Bytes, CheckInput, Count, LayoutInput, Strict, Width, one_line
+from simcore.prediction.costs import Speculation
+from simcore.prediction.predictor import KvOffload, Mode, Overrides, Setting
+from simcore.prediction.traffic import (
+    LoadInput,
+    TraceInput,
+    WorkloadInput,
+    check_traffic,
+    shares_prefixes,
+    traffic_lengths,
+)
+from simcore.units import GIB
 
-LARGEST_RATE_REQUESTS_PER_S = 1e6
-
-
-class LengthRange(Strict):
-    """Token counts drawn evenly from `minimum` to `maximum`."""
-
-    minimum: Count
-    maximum: Count
-
-
-class FixedInput(Strict):
-    """Every request has the same lengths."""
-
-    prompt_tokens: Count
-    output_tokens: Count
+POOL_KEYS = ("layout", "replicas")
+ASSUMED_HANDOFF = "KV hand-off by MoRI: `handoff` names no backend"
 
 
-class SyntheticInput(Strict):
-    """Drawn lengths."""
+class SpeculationInput(Strict):
+    """A drafter and its depth; `acceptedLengthTokens` are L(1..K), mean tokens a verify step commits, if measured."""
 
-    prompt_tokens: Count | LengthRange
-    output_tokens: Count | LengthRange
+    method: Annotated[
+        Literal["MTP", "EAGLE3", "DSPARK", "NGRAM"],
+        BeforeValidator(lambda word: word.upper() if isinstance(word, str) else word),
+    ]
+    draft_tokens: Annotated[int, Field(ge=1, le=DEPTH_LIMIT)]
+    accepted_length_tokens: (
+        Annotated[list[Annotated[float, Field(ge=1, allow_inf_nan=False)]], Field(min_length=1, max_length=DEPTH_LIMIT)]
+        | None
+    ) = None
 
 
-class WorkloadInput(Strict):
-    """Exactly one of the three."""
+class KvOffloadInput(Strict):
+    """A KV tier in host memory below HBM (paper B.6), shared evenly by a replica's GPUs."""
 
-    fixed: FixedInput | None = None
-    synthetic: SyntheticInput | None = None
-    trace: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    host_gibibytes: Annotated[float, Field(gt=0, le=1 << 20, allow_inf_nan=False)]
+    """Of one engine replica."""
+    link_gigabytes_per_second: Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)] | None = None
+    """Of one GPU to its host; the accelerator's when absent."""
 
 
-class LoadInput(Strict):
-    """A closed loop of `concurrency` clients, or an open loop of `requestRate` requests per second."""
+class PoolInput(Strict):
+    """One side of a split: its layout, its replicas, and the caps that differ from the scenario's."""
 
-    concurrency: Count | None = None
-    request_rate: Annotated[float, Field(gt=0, le=LARGEST_RATE_REQUESTS_PER_S, allow_inf_nan=False)] | None = None
-    requests: Count | None = None
+    layout: LayoutInput
+    replicas: Width = 1
+    max_running_requests: Count | None = None
+    max_batched_tokens: Count | None = None
+    chunk_tokens: Count | None = None
+    kv_pool_bytes_per_gpu: Bytes | None = None
+    memory_fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+
+
+class HandoffInput(Strict):
+    """What moves the KV cache from prefill to decode."""
+
+    backend: Literal["mori", "nixl", "mooncake"]
 
 
 class ScenarioInput(CheckInput):
@@ -63,12 +81,29 @@ class ScenarioInput(CheckInput):
     anchors: Annotated[list[str], Field(max_length=256)] | None = None
     mode: Literal["anchored", "simulate", "auto"] = "auto"
     workload: WorkloadInput
-    load: LoadInput
-    replicas: Count = 1
+    load: LoadInput = LoadInput()
+    replicas: Annotated[int, Field(ge=1, le=4096)] | None = None
     routing: Literal["least-loaded", "kv-aware", "prefix-hash", "round-robin", "random"] = "least-loaded"
+    admission: Literal["fifo", "longest-prefix"] = "fifo"
+    prefix_caching: bool | None = None
     chunk_tokens: Count | None = None
     partition: str | None = None
+    speculation: SpeculationInput | None = None
+    kv_offload: KvOffloadInput | None = None
+    prefill: PoolInput | None = None  # type: ignore[assignment]  # `check` knows only its layout
+    decode: PoolInput | None = None  # type: ignore[assignment]
+    handoff: HandoffInput | None = None
     seed: Annotated[int, Field(ge=0, le=1 << 62)] = 0
+
+
+@dataclass(frozen=True)
+class DecodePool:
+    """The decode side of a split; the scenario's own layout is then the prefill side's."""
+
+    layout: Layout
+    replicas_count: int
+    overrides: Overrides
+    backend: HandoffBackend
 
 
 @dataclass(frozen=True)
@@ -87,6 +122,8 @@ class Scenario:
     replicas_count: int
     routing: Routing
     seed: int
+    decode: DecodePool | None = None
+    assumed: tuple[str, ...] = ()
 
     @property
     def card(self) -> ModelCard:
@@ -101,25 +138,122 @@ def anchor_paths(document: Mapping[str, Any]) -> list[str]:
     return list(named)
 
 
-def load_scenario(document: Mapping[str, Any], anchors: Mapping[str, Anchor]) -> Scenario:
-    """The scenario in `document`; `anchors` are the ones it names, by name. Raises InputError and its kin."""
-    try:
-        given = ScenarioInput.model_validate(dict(document))
-    except ValidationError as error:
-        raise one_line(error) from error
+def load_scenario(
+    document: Mapping[str, Any], anchors: Mapping[str, Anchor], *, folder: Path | None = None
+) -> Scenario:
+    """The scenario in `document`; `anchors` are the ones it names, by name.
+
+    `folder` is where a relative path of a trace starts (here when None); a trace is read once for its lengths. Raises
+    InputError and its kin.
+    """
+    given = _read(document, folder)
     accelerator = case.accelerator_card(given)
     if accelerator is None:
         raise InputError("accelerator", None, "be given", "a prediction needs a known accelerator")
     card = case.model_card(given)
     if card.unknown:
         raise InputError("model.config", sorted(card.unknown), "state all of a model's shape", "these are missing")
-    if given.layout is None:
-        raise InputError("layout", None, "be given")
     engine_words = case.engine_input(given)
     engine = Engine.parse(engine_words.name)
-    prompt, output = longest_tokens(given.workload)
-    _check_load(given)
-    overrides = Overrides(
+    check_traffic(given.workload, given.load)
+    _check_pools(given)
+    _check_caching(given)
+    overrides = _overrides(given, engine_words)
+    lengths = traffic_lengths(given.workload)
+    first = given.layout if given.prefill is None else given.prefill.layout
+    if first is None:
+        raise InputError("layout", None, "be given")
+    setting = Setting(
+        card=card,
+        accelerator=accelerator,
+        anchors=anchors,
+        mode=Mode(given.mode),
+        prompt_tokens=lengths.prompt_tokens,
+        output_tokens=lengths.output_tokens,
+        overrides=overrides if given.prefill is None else _pool_overrides(overrides, given.prefill),
+        longest_tokens=lengths.longest_tokens,
+    )
+    decode = None
+    if given.decode is not None:
+        decode = DecodePool(
+            case.to_layout(given.decode.layout, engine),
+            given.decode.replicas,
+            _pool_overrides(replace(overrides, kv_offload=None), given.decode),
+            HandoffBackend(given.handoff.backend) if given.handoff else HandoffBackend.MORI,
+        )
+    return Scenario(
+        setting=setting,
+        engine=engine,
+        version=engine_words.version,
+        image=None,
+        layout=case.to_layout(first, engine),
+        gpus_per_node=given.node_gpus,
+        nodes_count=given.nodes or 1,
+        workload=given.workload,
+        load=given.load,
+        replicas_count=(given.replicas or 1) if given.prefill is None else given.prefill.replicas,
+        routing=Routing(given.routing),
+        seed=given.seed,
+        decode=decode,
+        assumed=(ASSUMED_HANDOFF,) if decode is not None and given.handoff is None else (),
+    )
+
+
+def _read(document: Mapping[str, Any], folder: Path | None) -> ScenarioInput:
+    prepared = {key: _pool(value) if key in {"prefill", "decode"} else value for key, value in document.items()}
+    try:
+        given = ScenarioInput.model_validate(prepared)
+    except ValidationError as error:
+        raise one_line(error) from error
+    trace = given.workload.trace_input
+    if trace is None or folder is None:
+        return given
+    found = TraceInput(path=str(folder / trace.path), format=trace.format)
+    return given.model_copy(update={"workload": given.workload.model_copy(update={"trace": found})})
+
+
+def _pool(value: Any) -> Any:
+    """A pool may be stated as its layout alone, as `check` takes it."""
+    is_layout = isinstance(value, dict) and not set(value) & set(POOL_KEYS)
+    return {"layout": value} if is_layout else value
+
+
+def _check_pools(given: ScenarioInput) -> None:
+    if (given.prefill is None) != (given.decode is None):
+        raise InputError("decode" if given.decode is None else "prefill", None, "be given, as the other pool is")
+    if given.prefill is None:
+        if given.handoff is not None:
+            raise InputError("handoff", given.handoff.backend, "come with `prefill` and `decode` pools")
+        return
+    for name in ("layout", "replicas"):
+        if getattr(given, name) is not None:
+            raise InputError(name, "given", "not stand beside `prefill` and `decode`", "each pool states its own")
+
+
+def _check_caching(given: ScenarioInput) -> None:
+    if given.kv_offload is None and given.prefix_caching is not True:
+        return
+    field = "prefixCaching" if given.kv_offload is None else "kvOffload"
+    if not shares_prefixes(given.workload):
+        raise InputError(
+            field, "given", "come with requests that share prefixes",
+            "`workload.trace`, `synthetic.prefixes` or `synthetic.conversation`; others never hit a cache",
+        )  # fmt: skip
+    if given.prefix_caching is False:
+        raise InputError("kvOffload", "given", "not come with `prefixCaching: false`", "the tier lies below that cache")
+
+
+def _overrides(given: ScenarioInput, engine: case.EngineInput) -> Overrides:
+    drafter, tier = given.speculation, given.kv_offload
+    speculation = None
+    if drafter is not None:
+        accepted = tuple(drafter.accepted_length_tokens or ())
+        speculation = Speculation(Drafter(drafter.method.lower()), drafter.draft_tokens, accepted)
+    offload = None
+    if tier is not None:
+        link = tier.link_gigabytes_per_second
+        offload = KvOffload(round(tier.host_gibibytes * GIB), None if link is None else link * 1e9)
+    return Overrides(
         kv_dtype=given.kv_dtype,
         memory_frac=given.memory_fraction,
         block_tokens=given.block_size if given.block_size > 1 else None,
@@ -128,60 +262,30 @@ def load_scenario(document: Mapping[str, Any], anchors: Mapping[str, Anchor]) ->
         chunk_tokens=given.chunk_tokens,
         max_model_length_tokens=given.max_model_length,
         kv_pool_bytes_per_gpu=given.kv_pool_bytes_per_gpu,
-        attention_backend=engine_words.attention_backend,
-        moe_backend=engine_words.moe_backend,
+        attention_backend=engine.attention_backend,
+        moe_backend=engine.moe_backend,
         partition=given.partition,
+        speculation=speculation,
+        kv_offload=offload,
+        prefix_caching=given.prefix_caching is not False,
+        admission=Admission(given.admission),
     )
-    setting = Setting(
-        card=card,
-        accelerator=accelerator,
-        anchors=anchors,
-        mode=Mode(given.mode),
-        prompt_tokens=prompt,
-        output_tokens=output,
-        overrides=overrides,
-    )
-    return Scenario(
-        setting=setting,
-        engine=engine,
-        version=engine_words.version,
-        image=None,
-        layout=case.to_layout(given.layout, engine),
-        gpus_per_node=given.node_gpus,
-        nodes_count=given.nodes or 1,
-        workload=given.workload,
-        load=given.load,
-        replicas_count=given.replicas,
-        routing=Routing(given.routing),
-        seed=given.seed,
+
+
+def _pool_overrides(common: Overrides, pool: PoolInput) -> Overrides:
+    return replace(
+        common,
+        memory_frac=pool.memory_fraction or common.memory_frac,
+        max_running_requests=pool.max_running_requests or common.max_running_requests,
+        max_batched_tokens=pool.max_batched_tokens or common.max_batched_tokens,
+        chunk_tokens=pool.chunk_tokens or common.chunk_tokens,
+        kv_pool_bytes_per_gpu=pool.kv_pool_bytes_per_gpu or common.kv_pool_bytes_per_gpu,
     )
 
 
 def longest_tokens(workload: WorkloadInput) -> tuple[int, int]:
-    """Prompt and output tokens that the engine must be able to hold."""
-    named = [name for name in ("fixed", "synthetic", "trace") if getattr(workload, name) is not None]
-    if len(named) != 1:
-        raise InputError("workload", named, "hold exactly one of `fixed`, `synthetic` and `trace`")
-    if workload.fixed is not None:
-        return workload.fixed.prompt_tokens, workload.fixed.output_tokens
-    if workload.synthetic is not None:
-        return _most(workload.synthetic.prompt_tokens), _most(workload.synthetic.output_tokens)
-    return 1, 1
-
-
-def _most(length: int | LengthRange) -> int:
-    if isinstance(length, int):
-        return length
-    if length.minimum > length.maximum:
-        raise InputError("workload.synthetic", length.minimum, f"have a minimum of at most {length.maximum}")
-    return length.maximum
-
-
-def _check_load(given: ScenarioInput) -> None:
-    load = given.load
-    if given.workload.trace is not None:
-        return
-    if (load.concurrency is None) == (load.request_rate is None):
-        raise InputError("load", load.model_dump(by_alias=True), "hold exactly one of `concurrency` and `requestRate`")
-    if load.request_rate is not None and load.requests is None:
-        raise InputError("load.requests", None, "be given with `requestRate`")
+    """Prompt and output tokens of a `Setting` for `workload`, checked. Raises InputError."""
+    if sum(getattr(workload, name) is not None for name in ("fixed", "synthetic", "trace")) != 1:
+        raise InputError("workload", None, "hold exactly one of `fixed`, `synthetic` and `trace`")
+    lengths = traffic_lengths(workload)
+    return lengths.prompt_tokens, lengths.output_tokens

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
-from simcore.des.config import Deployment, Handoff, Pool
 from simcore.des.simulate import simulate
-from simcore.des.workload.batch import Workload, plain_batch
 from simcore.errors import InputError
 from simcore.laws.handoff import HandoffBackend, handoff_link
 from simcore.legality import LegalityCase, Verdict, judge_pair
-from simcore.prediction.outcome import run_requests
+from simcore.prediction.pools import DecodeOf, PoolOf, split_deployment
 from simcore.prediction.predictor import Predictor
 from simcore.prediction.shapes import EngineOption, Shape
+from simcore.prediction.traffic import LoadInput, WorkloadInput, workload_of
 from simcore.search.plan import Answer, Candidate, Question
 from simcore.search.tiers import Scored, Tier, TierRule, default_rule, margins
 
@@ -148,18 +145,14 @@ def _simulated(
 ) -> SplitCandidate | None:
     """None where a request does not fit a pool's KV cache."""
     setting = predictor.setting
-    facts = predictor.facts(prefill)
-    link = handoff_link(backend, layers_count=setting.card.layers_count)
-    handoff = Handoff(link.floor_s, link.bytes_per_s, facts.kv_bytes_per_token, link.exposed_frac)
-    deployment = Deployment(_pool(predictor, prefill, ours, load), _pool(predictor, decode, theirs, load), handoff)
-    count = run_requests(load)
-    lengths = (np.full(count, setting.prompt_tokens), np.full(count, setting.output_tokens))
-    workload = Workload(lambda _: iter([plain_batch(*lengths)]), clients=load, requests_count=count)
-    run = simulate(deployment, workload)
+    sides = PoolOf(predictor, prefill, ours), DecodeOf(predictor, decode, theirs, backend)
+    fixed = {"promptTokens": setting.prompt_tokens, "outputTokens": setting.output_tokens}
+    workload = workload_of(WorkloadInput.model_validate({"fixed": fixed}), LoadInput(concurrency=load))
+    run = simulate(split_deployment(*sides, most=load), workload)
     if run.rejected_count or run.ttft.mean_s is None:
         return None
-    flags = {*facts.cost.flags, *predictor.facts(decode).cost.flags}
-    if not link.is_measured:
+    flags = {*predictor.facts(prefill).cost.flags, *predictor.facts(decode).cost.flags}
+    if not handoff_link(backend, layers_count=setting.card.layers_count).is_measured:
         flags.add("handoff-unmeasured")
     return SplitCandidate(
         prefill,
@@ -172,18 +165,6 @@ def _simulated(
         run.tpot.mean_s or 0.0,
         run.output_tokens_per_s,
         tuple(sorted(flags)),
-    )
-
-
-def _pool(predictor: Predictor, shape: Shape, replicas: int, load: int) -> Pool:
-    facts, scheduler = predictor.facts(shape), predictor.scheduler(shape)
-    batch = min(load, scheduler.max_running_requests)
-    return Pool(
-        table=facts.cost.table(batch),
-        scheduler=replace(scheduler, max_running_requests=batch),
-        replicas_count=replicas,
-        attention_dp=facts.attention_dp_count,
-        gpus_per_replica_count=shape.gpus_count,
     )
 
 

@@ -36,7 +36,7 @@ def run(file: str) -> dict[str, Any]:
 def read_scenario(document: Mapping[str, Any], file: str) -> Scenario:
     """The scenario of a document read from `file`, with the anchors it names. Raises InputError and its kin."""
     folder = Path.cwd() if file == "-" else Path(file).parent
-    return load_scenario(document, dict(_anchor(name, folder) for name in anchor_paths(document)))
+    return load_scenario(document, dict(_anchor(name, folder) for name in anchor_paths(document)), folder=folder)
 
 
 def _anchor(name: str, folder: Path) -> tuple[str, Anchor]:

@@ -50,9 +50,9 @@ def replay(
     with exit_codes():
         if summary and (records or timeline):
             raise InputError("--summary", True, "not be given with --records or --timeline")
-        deployment = _changed(_deployment(file), replicas, routing)
-        keep = Record.SUMMARY if summary else Record.TIMELINE if timeline else Record.REQUESTS
         workload = open_trace(trace, trace_format, clients=clients)
+        deployment = _changed(_deployment(file, workload.block_tokens), replicas, routing)
+        keep = Record.SUMMARY if summary else Record.TIMELINE if timeline else Record.REQUESTS
         with _progress() as advance:
             result = simulate(deployment, workload, seed=seed, record=keep, warmup_requests=warmup, progress=advance)
         if records is not None:
@@ -69,12 +69,12 @@ ONE_REQUEST = {"workload": {"fixed": {"promptTokens": 1, "outputTokens": 1}}, "l
 """What a scenario may leave out here: the trace says it."""
 
 
-def _deployment(file: str) -> Deployment:
+def _deployment(file: str, block_tokens: int) -> Deployment:
     """From a deployment document, or from a scenario as `predict` takes it (told by its key `model`)."""
     document = documents.load_document(file)
     if "model" not in document:
         return load_deployment(document)
-    return deployment_of(read_scenario(ONE_REQUEST | document, file))
+    return deployment_of(read_scenario(ONE_REQUEST | document, file), block_tokens=block_tokens)
 
 
 def _line(row: Mapping[str, Any]) -> str:
