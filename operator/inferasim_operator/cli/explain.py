@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 
 from inferasim_operator.cli import plan as plan_command
-from inferasim_operator.cli.output import Format, emit, exit_codes
+from inferasim_operator.cli.output import Format, Report, emit, exit_codes, write_page
 from inferasim_operator.planning import answer_prepared
+from inferasim_operator.report import explain as page
 from simcore.errors import FormatError, InputError, UnknownNameError
 from simcore.laws.handoff import HandoffBackend
 from simcore.search import explain as explain_rows
@@ -32,13 +33,16 @@ def explain(
         str | None,
         typer.Option(help="Also compare with split pools whose KV cache MoRI, NIXL or Mooncake hands over."),
     ] = None,
+    report: Report = None,
 ) -> None:
     """Say why each tier got its configuration: binding limits, runners-up, and where the choice flips.
 
     Exit code 0, or 2 when a file breaks a rule.
     """
     with exit_codes():
-        emit(explain_files(files, disaggregation), output, draw)
+        document = explain_files(files, disaggregation)
+        emit(document, output, draw)
+        write_page(report, page.render, document)
 
 
 def explain_files(files: list[str], disaggregation: str | None = None) -> dict[str, Any]:
@@ -48,7 +52,7 @@ def explain_files(files: list[str], disaggregation: str | None = None) -> dict[s
     if result is not None:
         if backend is not None:
             raise InputError("disaggregation", disaggregation, "come with the plan's files", "a result prices nothing")
-        return {"scope": FROM_RESULT, "tiers": _from_result(result), "refused": _refused(result.get("refusals") or [])}
+        return from_result(result)
     prepared, answer = answer_prepared(plan_command.gather(files))
     rows = explain_rows.rows_of(answer)
     tiers = []
@@ -112,6 +116,11 @@ def _result(path: str) -> Mapping[str, Any] | None:
     if not isinstance(document, dict) or "selected" not in document or "effective" not in document:
         return None
     return document
+
+
+def from_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The explanation of what `inferasim plan -o json` prints. Raises FormatError for another document."""
+    return {"scope": FROM_RESULT, "tiers": _from_result(result), "refused": _refused(result.get("refusals") or [])}
 
 
 def _from_result(result: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 import yaml
 
 from simcore.errors import InfeasibleError, InputError, NoAnchorError
@@ -27,6 +29,10 @@ class Format(StrEnum):
     YAML = "yaml"
 
 
+Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Also write a self-contained HTML page.")]
+"""The option of every command whose answer has a page."""
+
+
 def dumps(document: Any) -> str:
     """Canonical JSON: sorted keys, two spaces, no NaN; the same bytes for the same document everywhere."""
     return json.dumps(document, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -41,6 +47,16 @@ def emit(document: Any, form: Format, table: Callable[[Any], None]) -> None:
     else:
         table(document)
     sys.stdout.flush()
+
+
+def write_page(path: Path | None, render: Callable[[Any], str], document: Any) -> None:
+    """Write the page of `document` where a path is given. Raises InputError."""
+    if path is None:
+        return
+    try:
+        path.write_text(render(document), encoding="utf-8")
+    except OSError as error:
+        raise InputError("--report", str(path), f"be writable ({error.strerror or error})") from error
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from inferasim_operator.cli import documents
-from inferasim_operator.cli.output import Format, emit, exit_codes
+from inferasim_operator.cli.output import Format, Report, emit, exit_codes, write_page
+from inferasim_operator.report import run as pages
 from simcore.anchors.builtin import builtin_anchor, builtin_anchors
 from simcore.anchors.schema import Anchor, load_anchor
 from simcore.prediction.one import predict as predict_scenario
@@ -22,10 +23,13 @@ from simcore.prediction.scenario import Scenario, anchor_paths, load_scenario
 def predict(
     file: Annotated[str, typer.Option("-f", "--file", help="The scenario, YAML or JSON; `-` reads standard input.")],
     output: Annotated[Format, typer.Option("-o", "--output", help="Output form.")] = Format.TABLE,
+    report: Report = None,
 ) -> None:
     """Predict one configuration. Exit 0 predicted, 1 it cannot run or nothing measured applies, 2 bad input."""
     with exit_codes():
-        emit(run(file), output, draw)
+        document = run(file)
+        emit(document, output, draw)
+        write_page(report, pages.prediction, document)
 
 
 def run(file: str) -> dict[str, Any]:

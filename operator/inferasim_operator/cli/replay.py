@@ -16,8 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inferasim_operator.cli import documents
-from inferasim_operator.cli.output import Format, dumps, emit, exit_codes
+from inferasim_operator.cli.output import Format, Report, dumps, emit, exit_codes, write_page
 from inferasim_operator.cli.predict import read_scenario
+from inferasim_operator.report import run as pages
 from simcore.des.config import Deployment, Routing
 from simcore.des.document import load_deployment
 from simcore.des.replay import chrome_trace, question_part, record_rows, result_document
@@ -45,6 +46,7 @@ def replay(
     records: Annotated[Path | None, typer.Option(help="Write one JSON line per request here.")] = None,
     timeline: Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto trace of the steps here.")] = None,
     output: Annotated[Format, typer.Option("-o", "--output", help="Output form.")] = Format.TABLE,
+    report: Report = None,
 ) -> None:
     """Replay a trace. Exit 0 replayed, 1 the deployment cannot run, 2 bad input, with the trace's line."""
     with exit_codes():
@@ -63,6 +65,7 @@ def replay(
         asked = question_part(workload, seed, warmup) | {"source": trace.name}
         document = result_document(result) | asked
         emit(document, output, draw)
+        write_page(report, pages.replay, document)
 
 
 ONE_REQUEST = {"workload": {"fixed": {"promptTokens": 1, "outputTokens": 1}}, "load": {"concurrency": 1}}
