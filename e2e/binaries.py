@@ -18,6 +18,7 @@ from e2e import cache, errors, processes, progress, toolchain
 
 KUBERNETES_VERSION = "v1.36.3"
 HELM_VERSION = "v4.3.1"
+CONTAINERD_VERSION = "v2.2.9"
 _KUBERNETES_LDFLAGS = f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"
 _BUILD = ("build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 
@@ -31,18 +32,34 @@ class Program:
     package: str
     built_as: str
     ldflags: str = "-s -w"
+    tags: str = ""
 
 
 def _kubernetes(name: str) -> Program:
     return Program(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", built_as=name, ldflags=_KUBERNETES_LDFLAGS)
 
 
+def _containerd(name: str) -> Program:
+    """Without the snapshotters that would need C libraries; overlayfs is the one that the node uses."""
+    return Program(
+        name,
+        "containerd",
+        f"github.com/containerd/containerd/v2/cmd/{name}",
+        built_as=name,
+        ldflags=f"-s -w -X github.com/containerd/containerd/v2/version.Version={CONTAINERD_VERSION}",
+        tags="no_btrfs,no_devmapper,no_zfs",
+    )
+
+
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 NODE = ("kube-scheduler", "kubelet", "kube-proxy")
+RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr")
+SANDBOX = ("pause",)
 CHART = ("helm", "health")
 PROGRAMS: dict[str, Program] = {
     "etcd": Program("etcd", "etcd", "go.etcd.io/etcd/server/v3", built_as="server"),
     **{name: _kubernetes(name) for name in (*CONTROL_PLANE[1:], *NODE)},
+    **{name: _containerd(name) for name in RUNTIME},
     "helm": Program(
         "helm",
         "helm",
@@ -50,6 +67,7 @@ PROGRAMS: dict[str, Program] = {
         built_as="helm",
         ldflags=f"-s -w -X helm.sh/helm/v4/internal/version.version={HELM_VERSION}",
     ),
+    "pause": Program("pause", "pause", "inferasim.dev/e2e/pause", built_as="pause"),
     "health": Program("health", "gitops", "inferasim.dev/e2e/gitops/health", built_as="health"),
 }
 
@@ -78,15 +96,20 @@ def path(program: Program, go: toolchain.Go) -> pathlib.Path:
 def folder(program: Program, go: toolchain.Go) -> pathlib.Path:
     """The cache folder of all programs that share this one's module, flags and Go."""
     source = toolchain.MODULES / program.module
-    return cache.cache_root() / "bin" / digest(source, program.ldflags, go.identity)
+    return cache.cache_root() / "bin" / digest(source, _flags(program), go.identity)
 
 
-def digest(source: pathlib.Path, ldflags: str, go_identity: str) -> str:
+def _flags(program: Program) -> tuple[str, ...]:
+    """What decides a build beside `_BUILD`; no tags at all when a program wants none."""
+    return (program.ldflags, program.tags) if program.tags else (program.ldflags,)
+
+
+def digest(source: pathlib.Path, flags: collections.abc.Sequence[str], go_identity: str) -> str:
     """A hash of everything that decides the bytes of what is built from the module in `source`."""
     hashed = hashlib.sha256()
     parts = [(source / name).read_bytes() for name in ("go.mod", "go.sum")]
     parts += [file.read_bytes() for file in sorted(source.rglob("*.go"))]  # of the one module with code of its own
-    parts += [text.encode() for text in (*_BUILD, ldflags, go_identity)]
+    parts += [text.encode() for text in (*_BUILD, *flags, go_identity)]
     for part in parts:
         hashed.update(len(part).to_bytes(8, "big"))
         hashed.update(part)
@@ -116,6 +139,7 @@ def _build(programs: list[Program], go: toolchain.Go, shown: progress.Progress) 
                 *_BUILD,
                 "-ldflags",
                 programs[0].ldflags,
+                *(["-tags", programs[0].tags] if programs[0].tags else []),
                 "-o",
                 f"{staging}/",
                 *(program.package for program in programs),

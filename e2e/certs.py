@@ -105,8 +105,8 @@ def new_authority(common_name: str) -> Authority:
     return Authority(certificate, key)
 
 
-def write_pki(folder: pathlib.Path) -> Pki:
-    """Make all identities of a control plane on the loopback interface and write them into `folder`."""
+def write_pki(folder: pathlib.Path, *, host: str = "127.0.0.1") -> Pki:
+    """Make all identities of a control plane whose API server listens on `host` and write them into `folder`."""
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     clients, etcd = new_authority("inferasim-e2e"), new_authority("inferasim-e2e-etcd")
     signer = ec.generate_private_key(ec.SECP256R1())
@@ -119,8 +119,10 @@ def write_pki(folder: pathlib.Path) -> Pki:
     write_private(pki.file("service-account.key"), private_pem(signer))
     write_private(pki.file("service-account.pub"), public)
     identities = {
-        "apiserver": clients.issue("kube-apiserver", hosts=("127.0.0.1", SERVICE_ADDRESS, *_NAMES)),
+        "apiserver": clients.issue("kube-apiserver", hosts=(host, SERVICE_ADDRESS, *_NAMES)),
         "admin": clients.issue("inferasim-e2e-admin", organizations=("system:masters",)),
+        # `system:masters` may do all that a kubelet offers: logs, exec, port-forward.
+        "kubelet-client": clients.issue("kube-apiserver-kubelet-client", organizations=("system:masters",)),
         "etcd": etcd.issue("etcd", hosts=("127.0.0.1", "localhost")),
         "etcd-client": etcd.issue("kube-apiserver"),
     }

@@ -42,22 +42,23 @@ def apiserver(
     *,
     pki: certs.Pki,
     etcd_port: int,
+    host: str,
     port: int,
     audit_policy: pathlib.Path | None,
     audit_log: pathlib.Path,
 ) -> list[str]:
     """kube-apiserver with RBAC and its default admission; nothing is switched off that a real cluster has on.
 
-    The endpoint reconciler is off because it may not publish a loopback address. With the grace period, a
-    graceful stop ends open watches; left at zero, it waits up to 60 s for clients to end them. Audit writes block
-    the request, so a test that has an answer finds its record in the log.
+    On the loopback interface no node can reach it, and the endpoint reconciler is off because it may not publish such
+    an address; elsewhere pods find it as `kubernetes.default`, and it finds kubelets by their address. With the grace
+    period, a graceful stop ends open watches; left at zero, it waits up to 60 s for clients to end them. Audit writes
+    block the request, so a test that has an answer finds its record in the log.
     """
     arguments = [
         str(program),
-        f"--bind-address={HOST}",
-        f"--advertise-address={HOST}",
+        f"--bind-address={host}",
+        f"--advertise-address={host}",
         f"--secure-port={port}",
-        "--endpoint-reconciler-type=none",
         f"--etcd-servers=https://{HOST}:{etcd_port}",
         f"--etcd-cafile={pki.file('etcd-ca.crt')}",
         f"--etcd-certfile={pki.file('etcd-client.crt')}",
@@ -74,6 +75,15 @@ def apiserver(
         "--shutdown-watch-termination-grace-period=3s",
         "--profiling=false",
     ]
+    if host == HOST:
+        arguments += ["--endpoint-reconciler-type=none"]
+    else:
+        arguments += [
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--kubelet-certificate-authority={pki.file('ca.crt')}",
+            f"--kubelet-client-certificate={pki.file('kubelet-client.crt')}",
+            f"--kubelet-client-key={pki.file('kubelet-client.key')}",
+        ]
     if audit_policy is not None:
         arguments += [
             f"--audit-policy-file={audit_policy}",
@@ -84,11 +94,12 @@ def apiserver(
     return arguments
 
 
-def controller_manager(program: pathlib.Path, *, pki: certs.Pki, kubeconfig: pathlib.Path) -> list[str]:
-    """kube-controller-manager with every default controller but the one that marks nodes without a kubelet unready.
+def controller_manager(program: pathlib.Path, *, pki: certs.Pki, kubeconfig: pathlib.Path, kubelets: bool) -> list[str]:
+    """kube-controller-manager with every default controller, save one when there are no kubelets.
 
-    Tests make Node objects with GPUs but no kubelet behind them; that controller would taint them after 40 s. There is
-    one instance, hence no leader election, whose lease would also delay a restart.
+    Tests then make Node objects with GPUs but no kubelet behind them; the controller that marks such nodes unready
+    would taint them after 40 s. There is one instance, hence no leader election, whose lease would also delay a
+    restart.
     """
     return [
         str(program),
@@ -98,8 +109,13 @@ def controller_manager(program: pathlib.Path, *, pki: certs.Pki, kubeconfig: pat
         "--use-service-account-credentials=true",
         f"--service-account-private-key-file={pki.file('service-account.key')}",
         f"--root-ca-file={pki.file('ca.crt')}",
-        "--controllers=*,-node-lifecycle-controller",
+        f"--controllers={'*' if kubelets else '*,-node-lifecycle-controller'}",
         "--kube-api-qps=200",
         "--kube-api-burst=400",
         "--profiling=false",
     ]
+
+
+def scheduler(program: pathlib.Path, *, kubeconfig: pathlib.Path) -> list[str]:
+    """kube-scheduler with its default plugins."""
+    return [str(program), f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0", "--profiling=false"]

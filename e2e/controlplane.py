@@ -35,6 +35,9 @@ class ControlPlane:
     the `with` failed. A folder that was passed in is emptied of the last run at the start, and its logs stay.
     """
 
+    needs: tuple[str, ...] = binaries.CONTROL_PLANE
+    has_kubelets = False
+
     def __init__(
         self,
         *,
@@ -47,6 +50,7 @@ class ControlPlane:
         self.state_dir = pathlib.Path(tempfile.mkdtemp(prefix="inferasim-e2e-")) if state_dir is None else state_dir
         self.kubeconfig = self.state_dir / "kubeconfig.yaml"
         self.audit_log = self.state_dir / "logs" / "audit.log"
+        self.host = commands.HOST
         self.server = ""
         self._audit = audit
         self._keep_state = keep_state
@@ -68,7 +72,7 @@ class ControlPlane:
 
     def start(self) -> typing.Self:
         """Build what is missing, start all, and return when they work; on failure nothing is left running."""
-        self._programs = binaries.ensure(shown=self._shown)
+        self._programs = binaries.ensure(self.needs, shown=self._shown)
         atexit.register(self.stop)
         try:
             for attempt in range(1, ATTEMPTS + 1):
@@ -212,9 +216,9 @@ class ControlPlane:
     def _start_components(self) -> None:
         self._remove_state()
         shutil.rmtree(self.state_dir / "logs", ignore_errors=True)
-        self._pki = certs.write_pki(self.state_dir / "pki")
+        self._pki = certs.write_pki(self.state_dir / "pki", host=self.host)
         client_port, peer_port, api_port = ports.free_ports(3)
-        self.server = f"https://{commands.HOST}:{api_port}"
+        self.server = f"https://{self.host}:{api_port}"
         admin = certs.Identity(self._pki.file("admin.crt").read_bytes(), self._pki.file("admin.key").read_bytes())
         self._write_kubeconfig(self.kubeconfig, admin)
         manager_identity = self._pki.clients.issue("system:kube-controller-manager")
@@ -231,6 +235,7 @@ class ControlPlane:
             self._programs["kube-apiserver"],
             pki=self._pki,
             etcd_port=client_port,
+            host=self.host,
             port=api_port,
             audit_policy=self._write_audit_policy() if self._audit else None,
             audit_log=self.audit_log,
@@ -238,7 +243,10 @@ class ControlPlane:
         self._run("etcd", etcd)
         self.start_apiserver()
         self._manager_command = commands.controller_manager(
-            self._programs["kube-controller-manager"], pki=self._pki, kubeconfig=manager_config
+            self._programs["kube-controller-manager"],
+            pki=self._pki,
+            kubeconfig=manager_config,
+            kubelets=self.has_kubelets,
         )
         # The first thing a pod needs is its namespace's service account, which the controller manager makes.
         account = "/api/v1/namespaces/default/serviceaccounts/default"
@@ -260,12 +268,12 @@ class ControlPlane:
     def _end_components(self) -> None:
         """End each component before those that it needs to end well; without etcd none of them would, in 20 s."""
         orphaned = "etcd" in self._components and not self._components["etcd"].is_running()
-        for name in ("kube-controller-manager", "kube-apiserver", "etcd"):
+        for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"):
             if name in self._components:
                 self._take(name, crash=orphaned)
 
     def _remove_state(self) -> None:
-        for name in ("etcd", "pki", "kubeconfigs", "kubectl-cache"):
+        for name in ("etcd", "pki", "kubeconfigs", "kubectl-cache", "node"):
             shutil.rmtree(self.state_dir / name, ignore_errors=True)
         self.kubeconfig.unlink(missing_ok=True)
 

@@ -29,15 +29,15 @@ def _wait_gone(pid: int) -> None:
 def test_digest_is_stable_and_follows_each_input(tmp_path: pathlib.Path) -> None:
     source = tmp_path / "module"
     shutil.copytree(toolchain.MODULES / "etcd", source)
-    first = binaries.digest(source, "-s", "go1.26.8 linux/amd64")
-    assert first == binaries.digest(toolchain.MODULES / "etcd", "-s", "go1.26.8 linux/amd64")
+    first = binaries.digest(source, ("-s",), "go1.26.8 linux/amd64")
+    assert first == binaries.digest(toolchain.MODULES / "etcd", ("-s",), "go1.26.8 linux/amd64")
     others = {
-        binaries.digest(source, "-s -w", "go1.26.8 linux/amd64"),
-        binaries.digest(source, "-s", "go1.26.9 linux/amd64"),
+        binaries.digest(source, ("-s -w",), "go1.26.8 linux/amd64"),
+        binaries.digest(source, ("-s",), "go1.26.9 linux/amd64"),
     }
     with (source / "go.sum").open("a", encoding="utf-8") as file:
         file.write("\n")
-    others.add(binaries.digest(source, "-s", "go1.26.8 linux/amd64"))
+    others.add(binaries.digest(source, ("-s",), "go1.26.8 linux/amd64"))
     assert len(others - {first}) == 3
 
 

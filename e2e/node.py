@@ -1,0 +1,358 @@
+"""One node of a local cluster: containerd, kubelet and kube-proxy, in namespaces of their own on this machine.
+
+The node is a container of its own making (`node_init`): its processes, mounts, links and netfilter rules are in its
+namespaces and end with them. On the host there is one end of a link, which goes with the other end, and a cgroup,
+which `stop` removes. Needs root on Linux and what `requirements` names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import ipaddress
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import typing
+
+import yaml
+
+from e2e import certs, errors, kubeconfig, node_init, processes
+
+CGROUP_PREFIX = "inferasim-e2e-"
+LINK_PREFIX = "ifsim"
+# From the range for links inside one network (RFC 6598), where no home or data centre network should be.
+LINKS = ipaddress.IPv4Network("100.127.0.0/16")
+PODS = ipaddress.IPv4Network("10.244.0.0/16")
+CNI_PLUGINS = pathlib.Path("/usr/lib/cni")
+SANDBOX_IMAGE = "inferasim.dev/pause:1"
+GONE_S = 30.0
+# Debian 12 packages by the file that shows they are there.
+_REQUIREMENTS = {
+    "/usr/sbin/runc": "runc",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "/usr/sbin/nft": "nftables",
+    "/usr/sbin/iptables": "iptables",
+    "/usr/bin/unshare": "util-linux",
+    "/usr/sbin/ip": "iproute2",
+}
+
+
+def missing_packages() -> list[str]:
+    """The Debian packages that a node needs and this machine lacks."""
+    return [
+        package
+        for file, package in _REQUIREMENTS.items()
+        if not pathlib.Path(file).exists() and shutil.which(pathlib.Path(file).name) is None
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """The way between the host and the node: a pair of addresses, the host's first."""
+
+    index: int
+
+    @property
+    def host_name(self) -> str:
+        """The host's end."""
+        return f"{LINK_PREFIX}{self.index}"
+
+    @property
+    def node_name(self) -> str:
+        """The node's end, as long as it is still on the host."""
+        return f"{LINK_PREFIX}{self.index}n"
+
+    @property
+    def host(self) -> str:
+        """The host's address, where the API server listens."""
+        return str(LINKS[4 * self.index + 1])
+
+    @property
+    def node(self) -> str:
+        """The node's address."""
+        return str(LINKS[4 * self.index + 2])
+
+    @property
+    def pods(self) -> ipaddress.IPv4Network:
+        """The addresses of the node's pods."""
+        return list(PODS.subnets(new_prefix=24))[self.index % 256]
+
+
+def add_link() -> Link:
+    """Make a pair of links on the host, with the host's address up, so that a server can listen on it."""
+    used = {name.name for name in pathlib.Path("/sys/class/net").iterdir()}
+    link = next(link for link in map(Link, range(256)) if link.host_name not in used)
+    _ip("link", "add", link.host_name, "type", "veth", "peer", "name", link.node_name)
+    _ip("address", "add", f"{link.host}/30", "dev", link.host_name)
+    _ip("link", "set", link.host_name, "up")
+    return link
+
+
+def remove_link(link: Link) -> None:
+    """Remove both ends if they are still there."""
+    if pathlib.Path("/sys/class/net", link.host_name).exists():
+        _ip("link", "delete", link.host_name)
+
+
+class Node:
+    """A running node; `start` returns when the API server has it as Ready."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        link: Link,
+        folder: pathlib.Path,
+        programs: dict[str, pathlib.Path],
+        labels: dict[str, str],
+    ) -> None:
+        self.name = name
+        self.link = link
+        self.folder = folder
+        self.log = folder.parent / "logs" / "node.log"
+        self._programs = programs
+        self._labels = labels
+        self._cgroup = f"{CGROUP_PREFIX}{folder.parent.name}"
+        self._component: processes.Component | None = None
+
+    def start(self, *, server: str, pki: certs.Pki) -> processes.Component:
+        """Start the node's programs; they work when the API server says so."""
+        self.folder.mkdir(parents=True)
+        plan = self._write_files(server, pki)
+        script = [sys.executable, "-I", "-S", node_init.__file__, str(plan)]
+        self._component = processes.Component(f"node {self.name}", script, log=self.log)
+        self._component.wait_until(lambda: self.init_pid() is not None, timeout_s=30.0)
+        _ip("link", "set", self.link.node_name, "netns", str(self.init_pid()))
+        _ip("route", "add", str(self.link.pods), "via", self.link.node)
+        return self._component
+
+    def init_pid(self) -> int | None:
+        """The host's id of the node's process 1; None when it is not, or not yet, there."""
+        outer = None if self._component is None else self._component.pid
+        for child in processes.children(outer) if outer is not None else []:
+            # Between fork and exec the child is still another `unshare`.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"node_init" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
+                    return child
+        return None
+
+    def run(self, *command: str, timeout_s: float = 300.0) -> str:
+        """Run a command inside the node's namespaces and return its output."""
+        pid = self.init_pid()
+        if pid is None:
+            raise errors.E2EError(f"node {self.name} does not run")
+        enter = ["nsenter", f"--target={pid}", "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup", "--"]
+        answer = subprocess.run(
+            [*enter, *command], capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+        )
+        if answer.returncode != 0:
+            raise errors.E2EError(f"on node {self.name}: {' '.join(command)}: {answer.stderr.strip()[-2000:]}")
+        return answer.stdout
+
+    def load_image(self, archive: pathlib.Path) -> None:
+        """Make the images of an archive (docker's or OCI's form) known to the kubelet."""
+        ctr = [str(self._programs["ctr"]), "--address", f"{_RUN}/containerd.sock", "--namespace=k8s.io"]
+        self.run(*ctr, "images", "import", "--all-platforms", str(archive))
+
+    def stop(self) -> None:
+        """End everything in the node at once, as a power cut does, and remove what it had on the host."""
+        if self._component is not None:
+            self._component.kill()
+            self._component = None
+        remove_cgroup(self._cgroup)
+        remove_link(self.link)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write_files(self, server: str, pki: certs.Pki) -> pathlib.Path:
+        kubelet = pki.clients.issue(f"system:node:{self.name}", organizations=("system:nodes",))
+        serving = pki.clients.issue(self.name, hosts=(self.name, self.link.node))
+        proxy = pki.clients.issue("system:kube-proxy")
+        for name, identity in (("kubelet", kubelet), ("kube-proxy", proxy)):
+            kubeconfig.write_certificate(
+                self.folder / f"{name}.kubeconfig", server=server, authority=pki.clients.pem, identity=identity
+            )
+        certs.write_private(self.folder / "kubelet.crt", serving.certificate)
+        certs.write_private(self.folder / "kubelet.key", serving.key)
+        certs.write_private(self.folder / "ca.crt", pki.clients.pem)
+        files: dict[str, str] = {
+            "containerd.toml": containerd_config(cni=self.folder / "cni"),
+            "cni/10-bridge.conflist": json.dumps(cni_config(self.link), indent=2),
+            "kubelet.yaml": yaml.safe_dump(kubelet_config(self.folder)),
+            "kube-proxy.yaml": yaml.safe_dump(proxy_config(self.name, self.folder / "kube-proxy.kubeconfig")),
+            "resolv.conf": "",
+        }
+        for name, text in files.items():
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            (self.folder / name).write_text(text, encoding="utf-8")
+        plan = self.folder / "plan.json"
+        plan.write_text(json.dumps(self._plan(), indent=2), encoding="utf-8")
+        return plan
+
+    def _plan(self) -> dict[str, typing.Any]:
+        labels = ",".join(f"{key}={value}" for key, value in sorted(self._labels.items()))
+        programs = {
+            "containerd": ["--config", str(self.folder / "containerd.toml")],
+            "kubelet": [
+                f"--config={self.folder / 'kubelet.yaml'}",
+                f"--kubeconfig={self.folder / 'kubelet.kubeconfig'}",
+                f"--hostname-override={self.name}",
+                f"--node-ip={self.link.node}",
+                f"--node-labels={labels}",
+            ],
+            "kube-proxy": [f"--config={self.folder / 'kube-proxy.yaml'}"],
+        }
+        return {
+            "name": self.name,
+            "cgroup": self._cgroup,
+            "link": self.link.node_name,
+            "address": f"{self.link.node}/30",
+            "gateway": self.link.host,
+            # On the disk, since images may be larger than the memory that is left for a tmpfs.
+            "binds": {
+                str(self.folder / "containerd"): "/var/lib/containerd",
+                str(self.folder / "kubelet"): "/var/lib/kubelet",
+            },
+            "path": f"{self._programs['containerd-shim-runc-v2'].parent}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "programs": [
+                {
+                    "name": name,
+                    "command": [str(self._programs[name]), *arguments],
+                    "log": str(self.log.with_name(f"{name}.log")),
+                    **({"socket": f"{_RUN}/containerd.sock"} if name == "containerd" else {}),
+                }
+                for name, arguments in programs.items()
+            ],
+        }
+
+
+_RUN = "/run/containerd"
+
+
+def containerd_config(*, cni: pathlib.Path) -> str:
+    """containerd's configuration. A process without CAP_SYS_RESOURCE may not make another less likely to be killed for
+    lack of memory, which runc would ask for in each sandbox."""
+    return f"""\
+version = 3
+root = "/var/lib/containerd"
+state = "{_RUN}"
+[grpc]
+address = "{_RUN}/containerd.sock"
+[plugins.'io.containerd.cri.v1.images']
+snapshotter = "overlayfs"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{SANDBOX_IMAGE}"
+[plugins.'io.containerd.cri.v1.runtime']
+restrict_oom_score_adj = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+SystemdCgroup = false
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["{CNI_PLUGINS}"]
+conf_dir = "{cni}"
+"""
+
+
+def cni_config(link: Link) -> dict[str, typing.Any]:
+    """The pods' network: a bridge in the node; what leaves it carries the node's address."""
+    return {
+        "cniVersion": "1.0.0",
+        "name": "pods",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "pods0",
+                "isGateway": True,
+                "ipMasq": True,
+                "hairpinMode": True,
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": str(link.pods)}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                },
+            },
+            {"type": "portmap", "capabilities": {"portMappings": True}},
+        ],
+    }
+
+
+def kubelet_config(folder: pathlib.Path) -> dict[str, typing.Any]:
+    """The kubelet's configuration; cgroups without levels per quality of service, as version 1 in a container needs."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(folder / "ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(folder / "kubelet.crt"),
+        "tlsPrivateKeyFile": str(folder / "kubelet.key"),
+        "containerRuntimeEndpoint": f"unix://{_RUN}/containerd.sock",
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": False,
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "localStorageCapacityIsolation": False,
+        "clusterDomain": "cluster.local",
+        "resolvConf": str(folder / "resolv.conf"),
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "evictionHard": {"memory.available": "100Mi"},
+        "oomScoreAdj": 0,
+        "readOnlyPort": 0,
+        "healthzPort": 0,
+        "syncFrequency": "10s",
+        "nodeStatusUpdateFrequency": "5s",
+        "registerNode": True,
+        "shutdownGracePeriod": "0s",
+    }
+
+
+def proxy_config(name: str, config: pathlib.Path) -> dict[str, typing.Any]:
+    """kube-proxy's configuration; the connection-tracking limits are the machine's and stay as they are."""
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "clientConnection": {"kubeconfig": str(config)},
+        "hostnameOverride": name,
+        "clusterCIDR": str(PODS),
+        "conntrack": {
+            "maxPerCore": 0,
+            "min": 0,
+            "tcpEstablishedTimeout": "0s",
+            "tcpCloseWaitTimeout": "0s",
+        },
+        "oomScoreAdj": 0,
+        "healthzBindAddress": "127.0.0.1:10256",
+        "metricsBindAddress": "127.0.0.1:10249",
+    }
+
+
+def remove_cgroup(name: str) -> None:
+    """Remove a cgroup and those below it from every hierarchy, waiting until the processes in them are gone."""
+    deadline_s = time.monotonic() + GONE_S
+    for group in [hierarchy / name for hierarchy in node_init.hierarchies() if (hierarchy / name).exists()]:
+        while True:
+            for folder, _, _ in os.walk(group, topdown=False):
+                with contextlib.suppress(OSError):
+                    pathlib.Path(folder).rmdir()
+            if not group.exists():
+                break
+            if time.monotonic() > deadline_s:
+                raise errors.E2EError(f"cgroup {group} still has processes after {GONE_S:.0f} s")
+            time.sleep(processes.POLL_S)
+
+
+def _ip(*words: str) -> None:
+    answer = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise errors.E2EError(f"ip {' '.join(words)}: {answer.stderr.strip()}")
