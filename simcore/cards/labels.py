@@ -90,25 +90,31 @@ def _label(labels: Mapping[str, str], name: str) -> str | None:
 
 def _product(labels: Mapping[str, str], notes: list[str]) -> tuple[AcceleratorCard | None, bool]:
     """The card by device id; a product name is believed only where there is no id."""
-    device = _label(labels, "device-id")
+    device, name = _label(labels, "device-id"), _label(labels, "product-name")
+    named = None if name is None else _product_by_name(name)
     if device is not None:
         found = accelerator_by_device_id(device)
-        if found is not None:
-            return found
-        notes.append(f"device id {device} is not a known accelerator")
-        return None, False
-    name = _label(labels, "product-name")
+        if found is None:
+            notes.append(f"device id {device} is not a known accelerator")
+            return None, False
+        if named is not None and named.name != found[0].name:
+            notes.append(
+                f"label product-name={name} contradicts device id {device}, {found[0].name}: the id is believed"
+            )
+        return found
     if name is None:
         notes.append("neither a device id nor a product name: the accelerator is unknown")
-        return None, False
+    elif named is None:
+        notes.append(f"product name {name} is not a known accelerator")
+    return named, False
+
+
+def _product_by_name(name: str) -> AcceleratorCard | None:
     try:
-        return load_accelerator_card(name), False
+        return load_accelerator_card(name)
     except UnknownNameError:
-        for known in known_accelerators(for_planning=True):
-            if known.lower() in name.lower():
-                return load_accelerator_card(known), False
-    notes.append(f"product name {name} is not a known accelerator")
-    return None, False
+        inside = [known for known in known_accelerators(for_planning=True) if known.lower() in name.lower()]
+        return load_accelerator_card(inside[0]) if inside else None
 
 
 def _compare_vram(labels: Mapping[str, str], card: AcceleratorCard | None, notes: list[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from simcore.cards.formats import storage_format
 from simcore.cards.hf import HEAD_DIM_DERIVED
+from simcore.cards.layout import Engine
 from simcore.cards.matrices import Matrix, Part, Split, layer_matrices, part_dtype
 from simcore.cards.model import AttentionKind
 from simcore.legality.case import Finding, LegalityCase
@@ -92,7 +93,7 @@ def ep_expressible(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterato
         if tp % ep:
             yield Finding("experts", ep, f"EP {ep} must divide TP {tp} (moe_tp = TP / EP)")
     else:
-        inside = case.engine.value == "ATOM" and case.layout.attention_data_parallel > 1
+        inside = case.engine is Engine.ATOM and case.layout.attention_data_parallel > 1
         group = tp if inside else tp * case.widths.attention_dp
         if ep != group:
             yield Finding(
@@ -106,6 +107,9 @@ def attention_dp_expressible(case: LegalityCase, parameters: Mapping[str, Any]) 
     tp, dp, adp = layout.tensor_parallel, layout.data_parallel, layout.attention_data_parallel
     if adp == 1:
         return
+    if case.engine is not Engine.VLLM and dp not in (1, adp):
+        detail = f"attention DP {adp} and data parallel {dp} are one number here; say the same or leave one out"
+        yield Finding("attention", adp, detail)
     if parameters["choices"] == "data-parallel":
         if adp != dp and not (dp == 1 and tp == 1):
             detail = f"no attention DP inside a TP group; say dataParallel {adp} and tensorParallel per rank"
@@ -164,7 +168,7 @@ def _is_latent(kind: AttentionKind, expanded: bool) -> bool:
 def block_shape(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
     """Each rank's slice of a block-quantised matrix is whole blocks (A05, A06, A07)."""
     del parameters
-    skip_experts = case.engine.value == "SGLang" and case.moe_backend_family == "aiter"
+    skip_experts = case.engine is Engine.SGLANG and case.moe_backend_family == "aiter"
     for finding in _block_findings(case):
         if not (skip_experts and finding.tensor.startswith("experts.")):
             yield finding
@@ -327,11 +331,20 @@ def nodes_whole(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[F
 
 
 def context_parallel_decode(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
-    """Decode context parallelism lives inside the TP group."""
+    """Decode context parallelism lives inside the TP group and splits the copies of replicated KV heads."""
     del parameters
     dcp, tp = case.layout.decode_context_parallel, case.layout.tensor_parallel
+    if dcp == 1:
+        return
     if tp % dcp:
         yield Finding("attention", dcp, f"decode context parallel {dcp} must divide TP {tp}")
+    for kv in sorted({g.attention.kv_heads for g in case.card.groups if g.attention.kind is AttentionKind.GQA}):
+        copies = tp // kv if kv else dcp
+        if copies < dcp:
+            detail = (
+                f"TP {tp} holds {copies} copies of each of {kv} KV heads, decode context parallel {dcp} needs {dcp}"
+            )
+            yield Finding("attention.k_proj", kv, detail)
 
 
 def max_position(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:

@@ -209,7 +209,11 @@ def _pools(
 ) -> list[int] | None:
     if request.pool_bytes is not None:
         return [request.pool_bytes] * stages
-    if weights is None or request.hbm_bytes is None:
+    # SGLang's pool is cut from what is free before the load, whatever the device's total is.
+    total = request.hbm_bytes
+    if total is None and request.engine is Engine.SGLANG:
+        total = request.free_before_bytes
+    if weights is None or total is None:
         return None
     reserve = request.reserve
     if reserve is None:
@@ -228,7 +232,7 @@ def _pools(
     return [
         kv_pool_bytes(
             engine=request.engine,
-            total_bytes=request.hbm_bytes,
+            total_bytes=total,
             memory_frac=request.memory_frac or DEFAULT_MEMORY_FRAC,
             weight_bytes=stage,
             reserve=reserve,

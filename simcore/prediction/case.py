@@ -316,6 +316,9 @@ def memory_request(case: CheckInput, card: ModelCard, layout: Layout) -> MemoryR
     """The case for the memory model."""
     engine = engine_input(case)
     reserve = case.reserve
+    indexed = card.unknown or any(group.attention.index_heads for group in card.groups)
+    if case.sparse_indexer is not None and not indexed:
+        raise InputError("sparseIndexer", card.name, "be absent", "the model has no sparse-attention indexer")
     request = partial(
         MemoryRequest,
         card=card,

@@ -132,6 +132,9 @@ def test_node_labels_of_case_a26() -> None:
     legacy = read_node_labels({"beta.amd.com/gpu.device-id.74a1": "8"})
     assert legacy.product == "MI300X"
     assert read_node_labels({}).product is None
+    liar = read_node_labels(base | {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"})
+    assert liar.product == "MI355X"
+    assert any("contradicts" in note for note in liar.notes)
 
 
 def test_formats() -> None:

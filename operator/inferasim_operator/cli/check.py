@@ -158,16 +158,18 @@ def _memory_figures(memory: MemoryPlan | None, case: CheckInput, card: ModelCard
         "minimumMemoryFraction": _rounded(memory.minimum_fraction),
         "indexerBufferBytes": memory.index_buffer_bytes,
     }
-    if case.footprint is not None and memory.kv_known:
+    if case.footprint is not None:
         sequences, length = case.footprint.sequences, case.footprint.tokens
-        figures["footprintBytesReserved"] = kv.reserved_bytes(sequences_count=sequences, tokens=length)
-        figures["footprintBytesWindowCapped"] = kv.capped_bytes(sequences_count=sequences, tokens=length)
-    if case.transfer is not None and memory.kv_known:
+        reserved = kv.reserved_bytes(sequences_count=sequences, tokens=length)
+        capped = kv.capped_bytes(sequences_count=sequences, tokens=length)
+        figures["footprintBytesReserved"] = reserved if exact else None
+        figures["footprintBytesWindowCapped"] = capped if exact else None
+    if case.transfer is not None:
         form = kv_format(case.kv_dtype, card=card, scale_bytes_per_vector=case.kv_scale_bytes_per_vector)
-        size = kv_transfer_bytes(card=card, prompt_tokens=case.transfer.prompt_tokens, form=form)
-        figures["kvTransferBytes"] = size
+        size = kv_transfer_bytes(card=card, prompt_tokens=case.transfer.prompt_tokens, form=form) if exact else None
         rate = case.transfer.link_bytes_per_second
-        figures["kvTransferMilliseconds"] = None if rate is None else _rounded(1000 * size / rate)
+        figures["kvTransferBytes"] = size
+        figures["kvTransferMilliseconds"] = None if size is None or rate is None else _rounded(1000 * size / rate)
     return figures
 
 
