@@ -11,7 +11,13 @@ from pydantic import Field
 from inferasim_operator.api.v1alpha1.common import ApiModel
 from inferasim_operator.api.v1alpha1.conditions import Condition
 from inferasim_operator.api.v1alpha1.configuration import Binding, Selection
-from inferasim_operator.api.v1alpha1.servingplan import Provenance, RecommendedHarvest, SearchProgress
+from inferasim_operator.api.v1alpha1.servingplan import (
+    Mix,
+    Provenance,
+    RecommendedHarvest,
+    SearchProgress,
+    SearchRecord,
+)
 from simcore.cards import layout as layouts
 
 
@@ -44,6 +50,8 @@ class PlanAnswer(ApiModel):
     selected: tuple[Selection, ...] = ()
     binding: tuple[Binding, ...] = ()
     candidates: Mapping[str, int] = Field(default_factory=dict)
+    mix: Mix | None = None
+    search: SearchRecord | None = None
     recommended_harvests: tuple[RecommendedHarvest, ...] = ()
     provenance: Provenance | None = None
 

@@ -6,6 +6,7 @@ the deterministic local search, so an answer never depends on a model that answe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from simcore.agent.briefing import briefing
@@ -45,30 +46,39 @@ class LanguageModel(Protocol):
 
 
 def run_agent(
-    session: Session, model: LanguageModel | None, *, guidance: str = "", seeds_count: int | None = None
+    session: Session,
+    model: LanguageModel | None,
+    *,
+    guidance: str = "",
+    seeds_count: int | None = None,
+    is_late: Callable[[], bool] = lambda: False,
 ) -> Session:
     """Search until a stop rule holds; the session's best trial is the answer (None when nothing legal was found).
 
-    `seeds_count`: how many seeds to score, half of the budget when None. Raises InfeasibleError: no layout can run.
+    `seeds_count`: how many seeds to score, half of the budget when None. Once `is_late` says so the model is not asked
+    again. Raises InfeasibleError: no layout can run.
     """
     most = max(1, int(SEED_SHARE * session.budget_count)) if seeds_count is None else seeds_count
     run_seeds(session, most_count=most)
     if model is not None:
-        _rounds(session, model, guidance)
+        _rounds(session, model, guidance, is_late)
     run_local(session)
     session.close()
     return session
 
 
-def _rounds(session: Session, model: LanguageModel, guidance: str) -> None:
+def _rounds(session: Session, model: LanguageModel, guidance: str, is_late: Callable[[], bool]) -> None:
     notes: list[str] = []
     idle = 0
     for number in range(1, MOST_ROUNDS + 1):
         if session.stop_reason is not None or idle >= IDLE_ROUNDS:
             return
+        if is_late():
+            session.write("round", number=number, ended="the time of the language model is used")
+            return
         before = len(session.entries)
         try:
-            _round(session, model, guidance, notes)
+            _round(session, model, guidance, notes, is_late)
         except SearchOver as over:
             session.write("round", number=number, ended=str(over))
         except ModelError as failure:
@@ -78,8 +88,10 @@ def _rounds(session: Session, model: LanguageModel, guidance: str) -> None:
         idle = 0 if len(session.entries) > before else idle + 1
 
 
-def _round(session: Session, model: LanguageModel, guidance: str, notes: list[str]) -> None:
-    toolbox = Toolbox(session, calls_count=CALLS_PER_ROUND, ask=model.ask)
+def _round(
+    session: Session, model: LanguageModel, guidance: str, notes: list[str], is_late: Callable[[], bool]
+) -> None:
+    toolbox = Toolbox(session, calls_count=CALLS_PER_ROUND, ask=model.ask, is_late=is_late)
     toolbox.notes = notes
     inputs = briefing(session, notes, guidance)
     plan = model.plan(inputs)

@@ -25,11 +25,18 @@ class SearchOver(BaseException):
 class Toolbox:
     """What the model may call. `calls_count` bounds all calls together, so that a loop of cheap calls ends too."""
 
-    def __init__(self, session: Session, *, calls_count: int, ask: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        calls_count: int,
+        ask: Callable[[str], str] | None = None,
+        is_late: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.session, self.calls_left = session, calls_count
         self.notes: list[str] = []
         self.questions_left = MAX_QUESTIONS
-        self._ask = ask
+        self._ask, self._is_late = ask, is_late
 
     def _count(self) -> None:
         self.calls_left -= 1
@@ -37,6 +44,8 @@ class Toolbox:
             raise SearchOver("the calls of this round are used")
         if self.session.stop_reason is not None:
             raise SearchOver(self.session.stop_reason)
+        if self._is_late():
+            raise SearchOver("the time of the language model is used")
 
     def evaluate(self, configuration: Any) -> str:
         """Price one configuration: a JSON object that names only the levers it changes (values: read_legal)."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simcore.errors import InputError
-from simcore.search.plan import Answer
-from simcore.search.tiers import TierChoice
+from simcore.search.plan import Answer, Candidate
+from simcore.search.tiers import TierChoice, TierRule, default_rule, margins
 
 MAX_SLOTS = 512
 MAX_OPTIONS = 64
@@ -136,13 +135,32 @@ class Mix:
         return found
 
 
-def options_of(answer: Answer, choice: TierChoice) -> tuple[Option, ...]:
-    """The chosen configuration and the short list of one tier as options, the chosen one first."""
-    indexes: Sequence[int] = () if choice.chosen is None else (choice.chosen, *choice.short_list)
-    found: dict[str, Option] = {}
-    for index in indexes:
-        candidate = answer.candidates[index]
-        shape, prediction = candidate.shape, candidate.prediction
-        label = f"{shape.option.engine.value} {shape.layout.label()} at {prediction.concurrency} clients"
-        found.setdefault(label, Option(label, shape.gpus_count, prediction.throughput_tokens_per_s))
+def candidates_of(answer: Answer, choice: TierChoice, rule: TierRule | None = None) -> tuple[Candidate, ...]:
+    """What a slot may be served with: the tier's choice, its short list, and the best of every replica size.
+
+    The sizes beside the best let the program fill a budget that whole replicas of the best would leave in part unused.
+    One replica of each is meant, at the load it was predicted for.
+    """
+    if choice.chosen is None:
+        return ()
+    rule = rule or default_rule()
+    fit = [c for c in answer.candidates if all(m >= 0 for m in margins(c, choice.tier, rule).values())]
+    sizes: dict[int, Candidate] = {}
+    for candidate in sorted(fit, key=lambda c: (-_replica_rate_per_gpu(c), c.key)):
+        sizes.setdefault(candidate.shape.gpus_count, candidate)
+    listed = [answer.candidates[index] for index in (choice.chosen, *choice.short_list)]
+    found: dict[str, Candidate] = {}
+    for candidate in (*listed, *(sizes[size] for size in sorted(sizes))):
+        found.setdefault(option_of(candidate).label, candidate)
     return tuple(found.values())
+
+
+def option_of(candidate: Candidate) -> Option:
+    """One replica of a candidate as an option."""
+    shape, prediction = candidate.shape, candidate.prediction
+    label = f"{shape.option.engine.value} {shape.layout.label()} at {prediction.concurrency} clients"
+    return Option(label, shape.gpus_count, prediction.throughput_tokens_per_s)
+
+
+def _replica_rate_per_gpu(candidate: Candidate) -> float:
+    return candidate.prediction.throughput_tokens_per_s / candidate.shape.gpus_count

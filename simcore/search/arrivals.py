@@ -9,9 +9,8 @@ from typing import Final
 
 from simcore.prediction.predictor import Predictor
 from simcore.prediction.result import Prediction
-from simcore.prediction.scenario import LoadInput, WorkloadInput
 from simcore.prediction.shapes import EngineOption, Refusal, Shape
-from simcore.prediction.traffic import workload_of
+from simcore.prediction.traffic import LoadInput, WorkloadInput, workload_of
 from simcore.search.plan import Answer, Candidate, Chooser, Progress, Question, chosen, shapes_of
 
 SEED: Final = 0

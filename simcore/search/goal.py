@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simcore.prediction.predictor import Predictor
 from simcore.search.objectives import Objective, Reading, Slo, figure
 from simcore.search.plan import Candidate, Scorer
 from simcore.search.tiers import Binding, Tier, TierChoice, TierRule, choose, headroom_frac, margins
+from simcore.search.trials import Predictors
 
 
 class Goal:
@@ -19,7 +19,7 @@ class Goal:
 
     def __init__(
         self,
-        predictor: Predictor,
+        predictors: Predictors,
         scorer: Scorer,
         objective: Objective | None,
         slo: Slo,
@@ -28,7 +28,7 @@ class Goal:
         output_tokens: int,
     ) -> None:
         """`prompt_tokens` and `output_tokens` of a mean request."""
-        self._predictor, self._scorer, self.objective, self.slo = predictor, scorer, objective, slo
+        self._predictors, self._scorer, self.objective, self.slo = predictors, scorer, objective, slo
         self._prompt_tokens, self._output_tokens = prompt_tokens, output_tokens
         self._figures: dict[tuple[object, ...], float | None] = {}
 
@@ -53,14 +53,15 @@ class Goal:
         if self.objective is None:
             return None
         if candidate.key not in self._figures:
-            shape = candidate.shape
+            shape, predictor = candidate.shape, self._predictors.of(candidate)
+            scorer = self._scorer if candidate.overrides is None else predictor
             reading = Reading(
                 candidate,
-                self._predictor.facts(shape),
+                predictor.facts(shape),
                 self._prompt_tokens,
                 self._output_tokens,
                 self.slo,
-                lambda clients: self._scorer.predict(shape, clients),
+                lambda clients: scorer.predict(shape, clients),
             )
             self._figures[candidate.key] = figure(self.objective.name, reading)
         return self._figures[candidate.key]

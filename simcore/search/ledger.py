@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,16 +53,27 @@ class Entry:
 class Session:
     """One search over a space with a budget of trials. The same proposals in the same order give the same ledger."""
 
-    def __init__(self, space: Space, *, budget_count: int) -> None:
+    def __init__(
+        self,
+        space: Space,
+        *,
+        budget_count: int,
+        tier: str = "",
+        on_trial: Callable[[Entry], None] | None = None,
+    ) -> None:
+        """`tier`: what the search is for, where a plan makes several. `on_trial` is called with each new trial."""
         if not 1 <= budget_count <= MAX_BUDGET:
             raise InputError("budget", budget_count, f"be 1 to {MAX_BUDGET} trials")
-        self.space, self.budget_count = space, budget_count
+        self.space, self.budget_count, self.tier = space, budget_count, tier
+        self._on_trial = on_trial
         self.entries: list[Entry] = []
         self.best: Entry | None = None
         self._seen: dict[str, Entry] = {}
-        self._lines: list[dict[str, Any]] = [self._header()]
+        self.lines: list[dict[str, Any]] = [self.header()]
+        """The ledger so far; `json_lines` is its text."""
 
-    def _header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
+        """The first line: what is searched, and the digest of the space."""
         space = self.space
         return {
             "kind": "search",
@@ -72,6 +83,7 @@ class Session:
             "engine": space.option.engine.value,
             "model": space.setting.card.name,
             "space": space_digest(space),
+            "tier": self.tier,
         }
 
     @property
@@ -89,37 +101,39 @@ class Session:
         return None
 
     def try_(self, partial: object, origin: str) -> Entry | None:
-        """Evaluate `partial` over the baseline; None once the search is over.
+        """Evaluate `partial` over the baseline; None once the search is over, then nothing is simulated.
 
         What was tried before comes back as it was and costs nothing; an illegal proposal costs a trial.
         """
+        if self.stop_reason is not None:
+            return None
         trial = self.space.evaluate(partial)
         key = _canonical(dict(trial.configuration)) if trial.candidate or trial.figures else _canonical(partial)
         known = self._seen.get(key)
         if known is not None:
             return known
-        if self.stop_reason is not None:
-            return None
         entry = Entry(len(self.entries) + 1, origin[:80], _plain(partial), trial)
         self.entries.append(entry)
         self._seen[key] = entry
-        self._lines.append(entry.document())
+        self.lines.append(entry.document())
         if trial.legal and (self.best is None or trial.rank < self.best.trial.rank):
             self.best = entry
+        if self._on_trial is not None:
+            self._on_trial(entry)
         return entry
 
     def write(self, kind: str, **fields: Any) -> None:
         """Add a line that is not a trial: a plan, a note, a question."""
-        self._lines.append({"kind": kind, **_plain(fields)})
+        self.lines.append({"kind": kind, **_plain(fields)})
 
     def close(self) -> None:
         """Add the last line: the best trial and why the search stopped."""
         number = None if self.best is None else self.best.number
-        self._lines.append({"kind": "result", "best": number, "stopped": self.stop_reason or "nothing left to propose"})
+        self.lines.append({"kind": "result", "best": number, "stopped": self.stop_reason or "nothing left to propose"})
 
     def json_lines(self) -> str:
         """The ledger so far: one JSON object per line, keys sorted, no time stamps."""
-        return "".join(_canonical(line) + "\n" for line in self._lines)
+        return "".join(_canonical(line) + "\n" for line in self.lines)
 
     def recent(self, count: int) -> list[Entry]:
         """The latest `count` trials, oldest first."""
@@ -148,23 +162,35 @@ def replay(lines: str | Iterable[str], space: Space) -> Session:
 
     Lines that are not trials (plans, notes) are carried over.
     """
-    texts = lines.splitlines() if isinstance(lines, str) else list(lines)
-    documents = [_parsed(text, number) for number, text in enumerate(texts, start=1) if text.strip()]
-    if not documents or documents[0].get("kind") != "search":
-        raise FormatError("ledger", 1, "kind", documents[:1], "be `search` on the first line")
-    session = Session(space, budget_count=documents[0].get("budget", 0))
-    _compare(documents[0], session._header(), 1)
-    for number, document in enumerate(documents[1:], start=2):
+    documents = documents_of(lines)
+    header = documents[0]
+    session = Session(space, budget_count=header.get("budget", 0), tier=str(header.get("tier", "")))
+    repeat(session, documents)
+    return session
+
+
+def repeat(session: Session, documents: Sequence[Mapping[str, Any]], first_line: int = 1) -> None:
+    """Propose to a new session what `documents` of one search say was proposed. Raises FormatError where it differs."""
+    _compare(documents[0], session.header(), first_line)
+    for number, document in enumerate(documents[1:], start=first_line + 1):
         kind = document.get("kind")
         if kind == "trial":
             entry = session.try_(document.get("proposed"), str(document.get("origin")))
             _compare(document, entry.document() if entry else {}, number)
         elif kind == "result":
             session.close()
-            _compare(document, session._lines[-1], number)
+            _compare(document, session.lines[-1], number)
         else:
             session.write(str(kind), **{key: value for key, value in document.items() if key != "kind"})
-    return session
+
+
+def documents_of(lines: str | Iterable[str]) -> list[dict[str, Any]]:
+    """The lines of a ledger, the first one a search's head. Raises FormatError."""
+    texts = lines.splitlines() if isinstance(lines, str) else list(lines)
+    documents = [_parsed(text, number) for number, text in enumerate(texts, start=1) if text.strip()]
+    if not documents or documents[0].get("kind") != "search":
+        raise FormatError("ledger", 1, "kind", documents[:1], "be `search` on the first line")
+    return documents
 
 
 def _compare(written: Mapping[str, Any], found: Mapping[str, Any], number: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from simcore.errors import InputError
 from simcore.prediction.bounds import Bound
+from simcore.prediction.predictor import Overrides
 from simcore.prediction.result import Prediction
 from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.search import pareto
@@ -37,6 +38,10 @@ class Candidate:
     """Of all replicas; the replica with one client less than the others is counted as such."""
     request_rate_per_s: float | None = None
     """Arrivals of an open loop over all replicas; then `concurrency` is the mean number in flight, rounded up."""
+    overrides: Overrides | None = None
+    """Engine settings of a configuration that was proposed; None in a sweep, which takes the engine's own."""
+    settings: str = ""
+    """The levers behind `overrides` that differ from the baseline, e.g. `kvDtype=fp8`."""
 
     @property
     def gpus_count(self) -> int:
@@ -67,6 +72,7 @@ class Candidate:
             shape.layout,
             self.replicas_count,
             self.concurrency,
+            self.settings,
         )
 
 

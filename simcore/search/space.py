@@ -7,7 +7,7 @@ figures from the predictor. An illegal one comes back with its reason and withou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -113,6 +113,21 @@ class Space:
         self._predictors: dict[Overrides, Predictor] = {setting.overrides: self._predictor}
         self._predictions: dict[tuple[Overrides, Layout, int], Prediction] = {}
         self._trials: dict[tuple[tuple[str, Value], ...], Trial] = {}
+
+    def with_slo(self, slo: Slo) -> Space:
+        """The same space with other latency budgets; what was priced is shared."""
+        other = Space(
+            self.setting,
+            self.option,
+            self.cluster,
+            concurrencies=self.concurrencies,
+            objective=self.objective.name,
+            slo=slo,
+            builds_fusions=self.builds_fusions,
+            predictor=self._predictor,
+        )
+        other._predictors, other._predictions = self._predictors, self._predictions
+        return other
 
     @property
     def simulations_count(self) -> int:
@@ -340,6 +355,7 @@ class Space:
             candidate = candidate_of(
                 shape, int(configuration["replicas"]), int(configuration["load.concurrency"]), predict
             )
+            candidate = replace(candidate, overrides=overrides, settings=_settings(short))
             reading = Reading(
                 candidate,
                 predictor.facts(shape),
@@ -415,6 +431,12 @@ class Space:
             step_tokens=decode["batch"],
             floor_frac=OPPORTUNITY_FRAC,
         )
+
+
+def _settings(changes: Mapping[str, Value]) -> str:
+    """Changed levers that are neither layout, replicas nor load: those a candidate states itself."""
+    own = {*WIDTHS, "replicas", "load.concurrency"}
+    return " ".join(f"{name}={value}" for name, value in sorted(changes.items()) if name not in own)
 
 
 def _main_figures(candidate: Candidate) -> dict[str, float | None]:

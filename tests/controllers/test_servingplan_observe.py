@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import gzip
 import json
@@ -170,3 +171,31 @@ def test_discovery_needs_a_cluster() -> None:
     """The command line says so in one line."""
     with pytest.raises(InputError, match="needs the operator in a cluster"):
         planning.prepare({"spec": builders.serving_plan(cluster={"accelerator": "MI355X", "discovery": {}})["spec"]})
+
+
+def test_the_key_of_a_language_model_is_read_where_the_plan_names_it() -> None:
+    """From its Secret and key; a missing one is said, an answered plan reads none, and a sweep reads none."""
+    agent = {"url": "https://llm.example.test/v1", "model": "m", "secret": {"name": "llm", "key": "token"}}
+    manifest = builders.live(builders.serving_plan(search={"method": "Agent", "agent": agent}))
+
+    def secret(**data: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "llm", "namespace": "default"},
+            "data": {key: base64.b64encode(text.encode()).decode() for key, text in data.items()},
+        }
+
+    def seen(*objects: dict[str, Any]) -> Any:
+        observed = observe(_context(*objects), KEY)
+        assert observed is not None
+        return observed
+
+    found = seen(manifest, secret(token="sk-1\n", other="x"))
+    assert found.agent_key.value == "sk-1"
+    assert "sk-1" not in repr(found)
+    assert "does not exist" in seen(manifest).agent_key.problem
+    assert "has no key token" in seen(manifest, secret(other="x")).agent_key.problem
+    assert seen(builders.live(builders.serving_plan()), secret(token="sk-1")).agent_key is None
+    kept = render.result_config_map(manifest, found.digest, builders.plan_result())
+    assert seen(manifest, secret(token="sk-1"), kept).agent_key is None

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from inferasim_operator import packing
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
 from inferasim_operator.engine.actions import ApplyObject, CreateObject, DeleteObject, Plan, Reference
 from inferasim_operator.engine.compute import Computation, Failure, Phase
 from inferasim_operator.kinds.servingplan import inputs, render, search_job, sharding
 from inferasim_operator.kinds.servingplan.checks import Reason, failure_finding
-from inferasim_operator.kinds.servingplan.observe import AnchorObject, ModelConfig, Observed
+from inferasim_operator.kinds.servingplan.observe import AgentKey, AnchorObject, ModelConfig, Observed
 from inferasim_operator.kinds.servingplan.observe_nodes import Nodes, resolved
 from inferasim_operator.kinds.servingplan.observe_search import SearchJob
 from inferasim_operator.kinds.servingplan.plan import plan
@@ -114,6 +115,58 @@ def test_findings_stall_without_work(case: str) -> None:
     assert (reasons["Ready"], reasons["Stalled"]) == (reason, reason)
     assert fragment in status["conditions"][0]["message"]
     assert (decided.actions, decided.computation) == ((), None)
+
+
+AGENT = {"method": "Agent", "agent": {"url": "https://llm.example.test/v1", "model": "m"}}
+
+
+@pytest.mark.parametrize(
+    ("search", "key", "says"),
+    [
+        ({"method": "Agent"}, None, "names no chat model; method Seeds"),
+        (AGENT, AgentKey(problem="Secret llm does not exist"), "spec.search.agent.secret: Secret llm does not exist"),
+    ],
+)
+def test_an_agent_without_endpoint_or_key_stalls(search: dict[str, Any], key: AgentKey | None, says: str) -> None:
+    decided, status, reasons = _decide(_observed(builders.serving_plan(search=search), agent_key=key))
+    assert (reasons["Ready"], reasons["Stalled"]) == (Reason.AGENT_NOT_CONFIGURED, Reason.AGENT_NOT_CONFIGURED)
+    assert says in status["conditions"][0]["message"]
+    assert (decided.actions, decided.computation) == ((), None)
+
+
+def test_an_agents_key_goes_to_the_computation_and_nowhere_else() -> None:
+    key = "sk-very-secret"
+    observed = _observed(builders.serving_plan(search=AGENT), agent_key=AgentKey(key))
+    decided, status, reasons = _decide(observed)
+    assert reasons["Ready"] == Reason.SEARCHING
+    assert decided.computation is not None
+    assert decided.computation.request["agentKey"] == key
+    assert observed.request is not None
+    assert "agentKey" not in observed.request, "so the digest does not know it"
+    assert key not in json.dumps(status) + repr(observed)
+
+
+def test_the_ledger_lies_beside_the_answer_and_a_failing_model_is_told() -> None:
+    record = {"method": "Agent", "budget": 9, "trials": 3, "refused": 1, "modelFailures": ["Timeout: none"]}
+    result = builders.plan_result() | {"search": record, "ledger": '{"kind":"search"}\n'}
+    done = Computation("d" * 40, Phase.DONE, result=result)
+    decided, status, _ = _decide(_observed(builders.serving_plan(search=AGENT), computation=done))
+    (made,) = [action.manifest for action in decided.actions if isinstance(action, CreateObject)]
+    assert packing.unpack(made["binaryData"][render.LEDGER_KEY]) == result["ledger"]
+    assert "ledger" not in json.loads(made["data"][render.RESULT_KEY])
+    assert status["search"] == record
+    assert "the language model failed, seeds and local search decided: Timeout" in status["conditions"][0]["message"]
+
+
+def test_how_trials_are_searched_for_is_part_of_the_question_and_how_a_sweep_runs_is_not() -> None:
+    def digest(**changes: Any) -> str:
+        spec = ServingPlan.model_validate(builders.live(builders.serving_plan(**changes))).spec
+        return inputs.input_digest(inputs.question(spec, {}, None), rerun=None, version="1")
+
+    plain = digest()
+    assert digest(search={"shards": 4}) == digest(search={"method": "Sweep"}) == plain
+    seeds = {digest(search={"method": "Seeds"}), digest(search={"method": "Seeds", "budget": 9}), digest(search=AGENT)}
+    assert len(seeds | {plain}) == 4
 
 
 def test_a_large_search_is_a_job_made_once() -> None:
@@ -290,6 +343,7 @@ FAILURES = [
     ("UnknownNameError/InputError/InferasimError", "cluster.accelerator", Reason.UNKNOWN_NAME),
     ("InputError/InferasimError", "engines[0].layouts[0]", Reason.BAD_LAYOUT),
     ("InputError/InferasimError", "layout.tensor_parallel", Reason.BAD_LAYOUT),
+    ("InputError/InferasimError", "search.agent", Reason.AGENT_NOT_INSTALLED),
     ("FormatError/InputError/InferasimError", "signature", Reason.INVALID_INPUT),
     ("NoAnchorError/InferasimError", "", Reason.NO_ANCHOR),
     ("InfeasibleError/InferasimError", "", Reason.INFEASIBLE),

@@ -47,7 +47,7 @@ def test_the_budget_is_a_hard_cap_and_repeats_are_free() -> None:
     assert session.try_({"load.concurrency": 1}, "a") is not None
     assert session.try_({"load.concurrency": 64}, "a") is None
     assert session.stop_reason == "the budget is used"
-    assert session.try_({}, "after the end") is first
+    assert session.try_({}, "after the end") is None
 
 
 def test_an_illegal_proposal_costs_a_trial_and_is_never_best() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,14 +14,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from inferasim_operator.api.v1alpha1.servingplan import SearchMethod
 from inferasim_operator.cli import documents
 from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes
 from inferasim_operator.planning import compute_plan
-from simcore.errors import FormatError, InputError
+from simcore.errors import FormatError, InputError, UnknownNameError
 
 PLAN_KIND = "ServingPlan"
 ANCHOR_KEY = "anchor.json"
 CONFIG_KEY = "config.json"
+LEDGER = "ledger"
+KEY_VARIABLE = "INFERASIM_AGENT_KEY"
 
 
 def gather(paths: list[str]) -> dict[str, Any]:
@@ -89,18 +93,65 @@ def plan(
     file: Annotated[list[str], typer.Option("-f", "--file", help="One plan, and the anchors it may use.")],
     output: Annotated[Format, typer.Option("-o", "--output", help="Output form.")] = Format.TABLE,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress bar.")] = False,
+    method: Annotated[
+        str | None, typer.Option(help="Sweep, Seeds or Agent, in the place of the plan's `search.method`.")
+    ] = None,
+    budget: Annotated[int | None, typer.Option(help="Trials per engine and tier of Seeds and Agent.")] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Write the trials of Seeds or Agent here, a JSON line each.")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Repeat the trials of this ledger; no language model is asked.")
+    ] = None,
 ) -> None:
-    """Find the best configuration per latency tier. Exit 0 feasible, 1 no tier is, 2 bad input."""
+    """Find the best configuration per latency tier. Exit 0 feasible, 1 no tier is, 2 bad input.
+
+    The key of the plan's language model is taken from the environment: INFERASIM_AGENT_KEY.
+    """
     with exit_codes():
-        result = run(file, quiet=quiet)
+        request = asked(gather(file), method=method, budget=budget, replay=replay)
+        result = run(request, quiet=quiet)
+        _write_ledger(result.pop(LEDGER, None), ledger)
         emit(result, output, draw)
         if not result["feasible"]:
             raise SystemExit(EXIT_INFEASIBLE)
 
 
-def run(paths: list[str], *, quiet: bool) -> dict[str, Any]:
-    """Compute the plan in `paths`, with a progress bar on a terminal."""
-    request = gather(paths)
+def asked(request: dict[str, Any], *, method: str | None, budget: int | None, replay: Path | None) -> dict[str, Any]:
+    """The question with what the command line says of the search. Raises InputError."""
+    given = request["spec"].get("search")
+    search = dict(given) if isinstance(given, dict) else {}
+    if method is not None:
+        names = {name.lower(): name.value for name in SearchMethod}
+        if method.lower() not in names:
+            raise UnknownNameError("method", method, list(names.values()))
+        search["method"] = names[method.lower()]
+        if search["method"] != SearchMethod.AGENT:
+            search.pop("agent", None)
+    if budget is not None:
+        search["budget"] = budget
+    found = {**request, "spec": {**request["spec"], **({"search": search} if search else {})}}
+    key = os.environ.get(KEY_VARIABLE)
+    if search.get("method") == SearchMethod.AGENT and key:
+        found["agentKey"] = key
+    if replay is not None:
+        found["ledger"] = documents.read_text(str(replay))
+    return found
+
+
+def _write_ledger(text: str | None, path: Path | None) -> None:
+    if path is None:
+        return
+    if text is None:
+        raise InputError("ledger", str(path), "be asked of a search method that makes trials", "Seeds or Agent")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError("ledger", str(path), f"be writable ({error.strerror or error})") from error
+
+
+def run(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
+    """Compute a plan, with a progress bar on a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         return compute_plan(request)
@@ -147,6 +198,7 @@ def draw(result: Mapping[str, Any]) -> None:
             highlight=False,
             soft_wrap=True,
         )
+    _draw_mix(console, result.get("mix"))
     for binding in result["binding"]:
         nearest = binding.get("nearest")
         near = ""
@@ -171,6 +223,29 @@ def draw(result: Mapping[str, Any]) -> None:
         f"  {counts['scored']} candidates, {counts['simulations']} simulations, {counts['refused']} layouts refused",
         highlight=False,
     )
+    record = result.get("search")
+    if record:
+        console.print(f"  {record['method']}: {record['trials']} trials, {record['refused']} refused", highlight=False)
+        for failure in record.get("modelFailures", ()):
+            console.print(f"  the language model failed: {failure}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _draw_mix(console: Console, mix: Mapping[str, Any] | None) -> None:
+    if mix is None:
+        return
+    served, demand = mix["servedTokensPerSecond"], mix["demandTokensPerSecond"]
+    title = f"mix: {mix['gpus']} of {mix['gpuBudget']} GPUs serve {served} of {demand} tok/s"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("model", "tier", "configuration"):
+        table.add_column(name, no_wrap=True)
+    for name in ("GPUs", "served\ntok/s", "demand\ntok/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for item in mix["allocations"]:
+        found = item.get("configuration")
+        label = f"{found['engine']} {layout_text(found['layout'])} x{found['replicas']}" if found else "-"
+        figures = (item["gpus"], item["servedTokensPerSecond"], item["demandTokensPerSecond"])
+        table.add_row(item["model"], item["tier"], label, *map(str, figures))
+    console.print(table)
 
 
 def layout_text(layout: Mapping[str, int]) -> str:

@@ -194,7 +194,7 @@ class ConfigMapKey(ApiModel):
 
 
 class SecretKey(ApiModel):
-    """One key of a Secret in the same namespace; the operator never reads it, only pods mount it."""
+    """One key of a Secret in the same namespace."""
 
     name: ObjectName
     key: DataKey

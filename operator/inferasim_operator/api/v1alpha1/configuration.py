@@ -58,6 +58,13 @@ class Layout(ApiModel):
     attention_data_parallel: Width | None = None
 
 
+class Speculation(ApiModel):
+    """Draft tokens proposed per step and request, and by which method."""
+
+    method: Word
+    draft_tokens: Positive
+
+
 class Configuration(ApiModel):
     """One way to serve a model: engine, layout, how many replicas, at which load."""
 
@@ -83,6 +90,7 @@ class Configuration(ApiModel):
     kv_dtype: Word | None = None
     attention_backend: Word | None = None
     moe_backend: Word | None = None
+    speculation: Speculation | None = None
 
 
 class CountRange(ApiModel):

@@ -22,10 +22,12 @@ from inferasim_operator.api.v1alpha1.common import (
     ModelName,
     ObjectMeta,
     PodOptions,
+    Positive,
     PrinterColumn,
     Resource,
     ResultReference,
     Rule,
+    SecretKey,
     ShortText,
     StringMap,
     Tokens,
@@ -37,7 +39,14 @@ from inferasim_operator.api.v1alpha1.common import (
     unique_by,
 )
 from inferasim_operator.api.v1alpha1.conditions import ConditionedStatus
-from inferasim_operator.api.v1alpha1.configuration import Binding, EngineName, Layout, Selection
+from inferasim_operator.api.v1alpha1.configuration import (
+    Binding,
+    Configuration,
+    EngineName,
+    Layout,
+    Prediction,
+    Selection,
+)
 
 ANCHORS_RESOLVED = "AnchorsResolved"
 FEASIBLE = "Feasible"
@@ -233,13 +242,75 @@ class Slo(ApiModel):
     )
 
 
-class Search(ApiModel):
-    """How the search is run; none of it changes the answer."""
+class SearchMethod(StrEnum):
+    """Sweep prices all layouts, replicas and loads; Seeds and Agent, trial by trial, also change engine settings."""
 
+    SWEEP = "Sweep"
+    SEEDS = "Seeds"
+    AGENT = "Agent"
+
+
+class AgentEndpoint(ApiModel):
+    """A chat model that proposes configurations; it is sent the model's shape, the legal values and the trials."""
+
+    url: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^https?://[^\s@]+$")] = Field(
+        description="Base of an OpenAI-compatible API, e.g. https://llm.example/v1."
+    )
+    model: ModelName = Field(description="Name at the endpoint, or a LiteLLM name with its provider.")
+    secret: SecretKey | None = Field(
+        default=None, description="Holds the API key. The operator reads this Secret and gives the key to nobody else."
+    )
+    guidance: ShortText | None = Field(default=None, description="Words of yours for the model.")
+
+
+class Search(ApiModel):
+    """How the answer is searched for."""
+
+    method: SearchMethod | None = Field(
+        default=None,
+        description="Sweep when absent. Seeds: one lever at a time, then a local search. Agent: a language model "
+        "proposes between the two.",
+    )
+    budget: Annotated[int, Field(strict=True, ge=1, le=2_000)] | None = Field(
+        default=None, description="Trials of Seeds or Agent per engine and tier; 200 when absent."
+    )
+    agent: AgentEndpoint | None = None
     shards: Annotated[int, Field(strict=True, ge=1, le=64)] | None = Field(
         default=None,
-        description="Pods of an Indexed Job; 1 = the operator's own process. By the size of the search when absent.",
+        description="Pods of an Indexed Job; 1 = the operator's own process. By the size of the search when absent. "
+        "It does not change the answer.",
     )
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.agent) || has(self.method) && self.method == 'Agent'",
+            "must set `agent` with method Agent only",
+            lambda m: m.agent is None or m.method is SearchMethod.AGENT,
+        ),
+        Rule(
+            "!has(self.method) || self.method == 'Sweep' || !has(self.shards)",
+            "must not set `shards` with methods Seeds and Agent, where a trial follows from the ones before",
+            lambda m: m.method in (None, SearchMethod.SWEEP) or m.shards is None,
+        ),
+        Rule(
+            "!has(self.budget) || has(self.method) && self.method != 'Sweep'",
+            "must set `budget` with methods Seeds and Agent only",
+            lambda m: m.budget is None or m.method not in (None, SearchMethod.SWEEP),
+        ),
+    )
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether configurations are proposed one by one."""
+        return self.method in (SearchMethod.SEEDS, SearchMethod.AGENT)
+
+
+class Demand(ApiModel):
+    """What one model must serve in one tier."""
+
+    tier: Word
+    tokens_per_second: Positive = Field(description="Output tokens of all its users.")
+    model: ModelName | None = Field(default=None, description="A built-in card; the plan's own model when absent.")
+    workload: Workload | None = Field(default=None, description="Of that model; the plan's own when absent.")
 
 
 class AnchorSelector(ApiModel):
@@ -270,6 +341,12 @@ class ServingPlanSpec(ApiModel):
         "throughput per GPU.",
     )
     slo: Slo | None = None
+    demands: Annotated[tuple[Demand, ...], Field(min_length=1, max_length=64)] | None = Field(
+        default=None,
+        description="Several tiers, and models, share the GPU budget: replicas are then those that serve the most of "
+        "these demands with the fewest GPUs. Tiers without a demand get none.",
+        json_schema_extra=atomic_list(),
+    )
     anchors: AnchorSelector | None = None
     search: Search | None = None
     pod: PodOptions | None = Field(default=None, description="For the pods of a search that runs as a Job.")
@@ -279,6 +356,26 @@ class ServingPlanSpec(ApiModel):
         json_schema_extra=justified_boolean("the field of Job and of Flux"),
     )
     rerun: Word | None = Field(default=None, description="Any new value asks for a second run of the same question.")
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.search) || !has(self.search.method) || self.search.method == 'Sweep' "
+            "|| has(self.workload.fixed) && has(self.load.concurrencies) && !has(self.demands)",
+            "must set `workload.fixed` and `load.concurrencies`, and no `demands`, with search methods Seeds and Agent",
+            lambda m: (
+                m.search is None
+                or not m.search.is_tried
+                or (m.workload.fixed is not None and m.load.concurrencies is not None and m.demands is None)
+            ),
+        ),
+        Rule(
+            "!has(self.demands) || has(self.load.concurrencies) && !(has(self.search) && has(self.search.shards))",
+            "must set `load.concurrencies`, and no `search.shards`, with `demands`",
+            lambda m: (
+                m.demands is None
+                or (m.load.concurrencies is not None and (m.search is None or m.search.shards is None))
+            ),
+        ),
+    )
 
 
 class SearchProgress(ApiModel):
@@ -288,6 +385,43 @@ class SearchProgress(ApiModel):
     candidates_total: Count | None = None
     best: Message | None = None
     shards: ShortText | None = Field(default=None, description="Shards done of all, e.g. 3/8.")
+
+
+class Allocation(ApiModel):
+    """What one demand gets of the shared GPUs."""
+
+    tier: Word
+    model: ModelName
+    demand_tokens_per_second: Count
+    served_tokens_per_second: Count
+    gpus: Count
+    configuration: Configuration | None = Field(default=None, description="Absent when nothing of it is served.")
+    predicted: Prediction | None = None
+
+
+class Mix(ApiModel):
+    """How the demands share the GPU budget."""
+
+    gpu_budget: Positive
+    gpus: Count
+    demand_tokens_per_second: Count
+    served_tokens_per_second: Count
+    bound_tokens_per_second: Count = Field(description="No mix of these options serves more.")
+    allocations: Annotated[tuple[Allocation, ...], Field(max_length=64)] = Field(json_schema_extra=atomic_list())
+
+
+class SearchRecord(ApiModel):
+    """How trials went, with methods Seeds and Agent; the ledger is in the result's ConfigMap, key `ledger.jsonl.gz`."""
+
+    method: SearchMethod
+    budget: Positive = Field(description="Trials per engine and tier, at most.")
+    trials: Count
+    refused: Count = Field(description="Trials that were illegal or missed a limit.")
+    model_failures: Annotated[tuple[ShortText, ...], Field(max_length=8)] | None = Field(
+        default=None,
+        description="Answers of the language model that could not be used.",
+        json_schema_extra=atomic_list(),
+    )
 
 
 class RecommendedHarvest(ApiModel):
@@ -328,6 +462,8 @@ class ServingPlanStatus(ConditionedStatus):
     binding: Annotated[tuple[Binding, ...], Field(max_length=16), unique_by("tier")] | None = Field(
         default=None, json_schema_extra=map_list("tier")
     )
+    mix: Mix | None = None
+    search: SearchRecord | None = None
     result: ResultReference | None = Field(
         default=None, description="The immutable ConfigMap with the whole answer, the Pareto front included."
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from inferasim_operator.api.v1alpha1.servingplan import AnchorMode
+from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, SearchMethod
 from inferasim_operator.engine.compute import Failure
 from inferasim_operator.kinds.servingplan.observe import Observed
 
@@ -24,6 +24,8 @@ class Reason(StrEnum):
     UNKNOWN_NAME = "UnknownName"
     BAD_LAYOUT = "BadLayout"
     INVALID_INPUT = "InvalidInput"
+    AGENT_NOT_CONFIGURED = "AgentNotConfigured"
+    AGENT_NOT_INSTALLED = "AgentNotInstalled"
     NO_ANCHOR = "NoAnchor"
     NO_ANCHOR_FOR_ACCELERATOR = "NoAnchorForAccelerator"
     ANCHOR_INVALID = "AnchorInvalid"
@@ -120,6 +122,21 @@ def worker_image_is_unknown(observed: Observed) -> Finding | None:
     )
 
 
+def agent_is_not_configured(observed: Observed) -> Finding | None:
+    """A language model is asked for, and it is not named or its key is not there."""
+    if observed.plan is None or observed.result is not None:
+        return None
+    search = observed.plan.spec.search
+    if search is None or search.method is not SearchMethod.AGENT:
+        return None
+    if search.agent is None:
+        text = "spec.search.agent: names no chat model; method Seeds searches without one"
+        return Finding(Reason.AGENT_NOT_CONFIGURED, text)
+    if observed.agent_key is not None and observed.agent_key.problem:
+        return Finding(Reason.AGENT_NOT_CONFIGURED, f"spec.search.agent.secret: {observed.agent_key.problem}")
+    return None
+
+
 def result_is_broken(observed: Observed) -> Finding | None:
     """The object that should be the answer is something else."""
     return Finding(Reason.RESULT_INVALID, observed.result_problem) if observed.result_problem else None
@@ -133,6 +150,7 @@ CHAIN: tuple[Check, ...] = (
     no_anchor_for_accelerator,
     nodes_are_not_found,
     worker_image_is_unknown,
+    agent_is_not_configured,
     result_is_broken,
 )
 
@@ -156,6 +174,8 @@ def failure_finding(failure: Failure) -> Finding:
         return Finding(Reason.INFEASIBLE, failure.message)
     if "UnknownNameError" in kinds:
         return Finding(Reason.UNKNOWN_MODEL if "model" in field else Reason.UNKNOWN_NAME, failure.message)
+    if "InputError" in kinds and field == "search.agent":
+        return Finding(Reason.AGENT_NOT_INSTALLED, failure.message)
     if "InputError" in kinds:
         is_layout = "layout" in field or "parallel" in field
         return Finding(Reason.BAD_LAYOUT if is_layout else Reason.INVALID_INPUT, failure.message)

@@ -8,13 +8,17 @@ from typing import Any
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlanSpec
 from inferasim_operator.engine import names
 
+CONTROLS = ("suspend", "rerun", "search", "pod")
+"""What does not change the answer of a sweep. A search by trials finds what its method and budget find."""
+
 
 def question(
     spec: ServingPlanSpec, anchors: Mapping[str, Mapping[str, Any]], model_config: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The request for `planning.compute_plan`: only what the answer depends on, not how the search is run."""
     fields = spec.to_dict()
-    for control in ("suspend", "rerun", "search", "pod"):
+    controls = ("suspend", "rerun", "pod") if spec.search is not None and spec.search.is_tried else CONTROLS
+    for control in controls:
         fields.pop(control, None)
     return {
         "spec": fields,

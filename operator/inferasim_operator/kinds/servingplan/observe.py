@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.metadata
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pydantic
@@ -44,6 +45,14 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class AgentKey:
+    """The key of the plan's language model, or why there is none. It goes to the computing process and nowhere else."""
+
+    value: str | None = field(default=None, repr=False)
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Observed:
     """One moment of a plan. Races: an anchor that changes after the read makes a new event and so a new pass; an answer
     that exists already under the digest is taken, whoever wrote it, because its name says its question."""
@@ -70,6 +79,8 @@ class Observed:
     """None unless the plan asks for discovery."""
     search: observe_search.SearchJob | None = None
     """None when the search runs in this process."""
+    agent_key: AgentKey | None = None
+    """None unless the plan names a Secret for its language model."""
     leftovers: tuple[Mapping[str, Any], ...] = ()
     """Jobs and shards of this plan that belong to no search that is to run now."""
 
@@ -100,6 +111,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
     digest = inputs.input_digest(request, rerun=spec.rerun, version=VERSION)
     result, problem = _result(context, key, digest)
     computation = context.computations.state(digest) if context.computations is not None else None
+    agent_key = None if result is not None else _agent_key(context, key, spec)
     search, leftovers = observe_search.search(context, raw, spec, digest, is_answered=result is not None)
     return Observed(
         raw,
@@ -113,6 +125,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         computation=computation,
         nodes=nodes,
         search=search,
+        agent_key=agent_key,
         leftovers=leftovers,
     )
 
@@ -158,6 +171,22 @@ def _model_config(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> Mo
     if not isinstance(content, dict):
         return ModelConfig(problem=f"ConfigMap {reference.name}, key {data_key}: must be a JSON object")
     return ModelConfig(content=content)
+
+
+def _agent_key(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> AgentKey | None:
+    agent = spec.search.agent if spec.search is not None else None
+    if agent is None or agent.secret is None:
+        return None
+    live = context.client.find("v1", "Secret", key.namespace, agent.secret.name)
+    if live is None:
+        return AgentKey(problem=f"Secret {agent.secret.name} does not exist")
+    text = (live.get("data") or {}).get(agent.secret.key)
+    if text is None:
+        return AgentKey(problem=f"Secret {agent.secret.name} has no key {agent.secret.key}")
+    try:
+        return AgentKey(base64.b64decode(text, validate=True).decode().strip())
+    except ValueError:
+        return AgentKey(problem=f"Secret {agent.secret.name}, key {agent.secret.key}: is not text")
 
 
 def _result(context: Context, key: ObjectKey, digest: str) -> tuple[Mapping[str, Any] | None, str]:

@@ -58,6 +58,8 @@ def _decide(observed: Observed, now: datetime.datetime) -> Plan:
         if len(observed.search.done) < observed.search.shards_count:
             return _search(observed, observed.search, conditions, generation)
         request = searching.merge_request(request, observed.search)
+    if observed.agent_key is not None:
+        request = {**request, "agentKey": observed.agent_key.value}
     wanted = StartComputation(observed.digest, request)
     computation = observed.computation
     if computation is not None and computation.phase is Phase.FAILED and computation.failure is not None:
@@ -116,7 +118,7 @@ def _answered(
         )
     elif answer.selected:
         conditions.set(ANCHORS_RESOLVED, True, Reason.ANCHORS_APPLY, "every chosen configuration rests on an anchor")
-    unmet = [binding for binding in answer.binding if binding.tier not in {choice.tier for choice in answer.selected}]
+    unmet = answer.binding  # of tiers without a configuration, and of demands that are served in part
     unmet_text = "; ".join(f"{binding.tier}: {binding.limit}: {binding.detail}" for binding in unmet)
     summary = convert.plan_summary(answer)
     if not answer.selected:
@@ -128,7 +130,9 @@ def _answered(
             conditions.set(FEASIBLE, True, Reason.PARTLY_FEASIBLE, f"not met: {unmet_text}")
         else:
             conditions.set(FEASIBLE, True, Reason.TIERS_MET, "every tier has a configuration")
-        conditions.ready(Reason.PLAN_FOUND, summary)
+        failures = (answer.search.model_failures if answer.search is not None else None) or ()
+        note = f"; the language model failed, seeds and local search decided: {failures[0]}" if failures else ""
+        conditions.ready(Reason.PLAN_FOUND, summary + note)
     return ServingPlanStatus(
         conditions=conditions.done(),
         observed_generation=generation,
@@ -138,6 +142,8 @@ def _answered(
         progress=answer.progress,
         selected=answer.selected or None,
         binding=answer.binding or None,
+        mix=answer.mix,
+        search=answer.search,
         result=ResultReference(
             config_map=render.result_name(observed.raw["metadata"]["name"], observed.digest), digest=observed.digest
         ),

@@ -21,5 +21,6 @@ RULES = (
     Rule("", "serviceaccounts", ("get", "create"), "an account of its own per search"),
     Rule("rbac.authorization.k8s.io", "roles", ("get", "create"), "which may patch its own shards and nothing else"),
     Rule("rbac.authorization.k8s.io", "rolebindings", ("get", "create"), "as above"),
+    Rule("", "secrets", ("get",), "the key of the language model that a plan names, and no other"),
     Rule("", "nodes", ("list",), "cluster.discovery counts them; with scope Cluster only", cluster_only=True),
 )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from inferasim_operator import packing
 from inferasim_operator.cli import output
 from inferasim_operator.engine import labels, names
 
@@ -15,7 +14,10 @@ ANCHOR_KEY = "anchor.json"
 MODEL_CONFIG_KEY = "config.json"
 RESULT_KEY = "result.json"
 COMPRESSED_KEY = "result.json.gz"
+LEDGER_KEY = "ledger.jsonl.gz"
 DIGEST_KEY = "inputDigest"
+LEDGER = "ledger"
+"""Of an answer: its search's ledger, as text."""
 ROLE = "plan-result"
 PLAIN_LIMIT_BYTES = 512 * 1024
 """Above this the answer is kept compressed; an object of etcd holds about 1 MiB."""
@@ -28,8 +30,11 @@ def result_name(plan_name: str, digest: str) -> str:
 
 
 def result_config_map(owner: Mapping[str, Any], digest: str, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The ConfigMap for an answer of the live plan `owner`. Raises ValueError when it is too large even compressed."""
-    text = output.dumps(result)  # the bytes that `inferasim plan -o json` prints for the same question
+    """The ConfigMap for an answer of the live plan `owner`. Raises ValueError when it is too large even compressed.
+
+    The ledger of a search by trials is kept beside the answer: `inferasim plan --replay` repeats it.
+    """
+    text = output.dumps({key: value for key, value in result.items() if key != LEDGER})  # what `inferasim plan` prints
     manifest: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -42,13 +47,16 @@ def result_config_map(owner: Mapping[str, Any], digest: str, result: Mapping[str
         "immutable": True,
         "data": {DIGEST_KEY: digest},
     }
+    binary = {} if LEDGER not in result else {LEDGER_KEY: packing.pack(str(result[LEDGER]))}
     if len(text.encode()) <= PLAIN_LIMIT_BYTES:
         manifest["data"][RESULT_KEY] = text
-        return manifest
-    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
-    if len(packed) > LIMIT_BYTES:
-        raise ValueError(f"the answer takes {len(packed)} bytes, a ConfigMap holds {LIMIT_BYTES}")
-    manifest["binaryData"] = {COMPRESSED_KEY: packed}
+    else:
+        binary[COMPRESSED_KEY] = packing.pack(text)
+    size = sum(map(len, (*binary.values(), *manifest["data"].values())))
+    if size > LIMIT_BYTES:
+        raise ValueError(f"the answer takes {size} bytes, a ConfigMap holds {LIMIT_BYTES}")
+    if binary:
+        manifest["binaryData"] = binary
     return manifest
 
 
@@ -62,7 +70,7 @@ def read_result(config_map: Mapping[str, Any], digest: str) -> dict[str, Any]:
         packed = (config_map.get("binaryData") or {}).get(COMPRESSED_KEY)
         if packed is None:
             raise ValueError("holds no answer")
-        text = gzip.decompress(base64.b64decode(packed)).decode()
+        text = packing.unpack(packed)
     result = json.loads(text)
     if not isinstance(result, dict):
         raise ValueError("its answer is not a JSON object")

@@ -15,7 +15,11 @@ MOST_SHARDS = 64
 def shards_count(spec: ServingPlanSpec) -> int:
     """Pods of the search; 1 = it runs in the operator's own process."""
     asked = spec.search.shards if spec.search is not None else None
-    if spec.load.concurrencies is None:
+    if (
+        spec.load.concurrencies is None
+        or spec.demands is not None
+        or (spec.search is not None and spec.search.is_tried)
+    ):
         return 1
     if asked is not None:
         return asked

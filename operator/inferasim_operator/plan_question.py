@@ -1,0 +1,190 @@
+"""A ServingPlan's spec read into the question that `simcore.search` answers. Pure: no cluster, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pydantic
+
+from inferasim_operator.api.v1alpha1.common import unknown_fields
+from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, LengthRange, ServingPlanSpec
+from inferasim_operator.convert import first_error
+from simcore.anchors.schema import anchor_from
+from simcore.cards import load_accelerator_card, load_model_card
+from simcore.cards.hf import model_card_from_config
+from simcore.cards.layout import Engine, Layout
+from simcore.cards.model import ModelCard
+from simcore.errors import InputError
+from simcore.prediction.predictor import Mode, Predictor, Setting
+from simcore.prediction.scenario import longest_tokens
+from simcore.prediction.shapes import EngineOption
+from simcore.prediction.traffic import WorkloadInput
+from simcore.search import arrivals, plan
+from simcore.search.goal import Goal
+from simcore.search.objectives import Slo, objective
+from simcore.search.tiers import Tier
+from simcore.search.trials import Predictors
+from simcore.units import MICRO, MILLI
+
+SECONDS_PER_MINUTE = 60
+LAYOUT_KEYS = {
+    "tensorParallel": "tensor_parallel",
+    "pipelineParallel": "pipeline_parallel",
+    "dataParallel": "data_parallel",
+    "expertParallel": "expert_parallel",
+    "attentionDataParallel": "attention_data_parallel",
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A question with all that answers it."""
+
+    spec: ServingPlanSpec
+    predictors: Predictors
+    predictor: Predictor
+    """The one of the engines' own settings."""
+    scorer: plan.Scorer
+    question: plan.Question
+    workload: WorkloadInput
+    goal: Goal | None
+    """None where the paper's rule alone chooses."""
+
+    @property
+    def chooser(self) -> plan.Chooser | None:
+        """Who picks for a tier; None = the paper's rule."""
+        return self.goal.choose if self.goal is not None else None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of a mean request."""
+        given = self.spec.workload.synthetic
+        return self.predictor.setting.prompt_tokens if given is None else _middle(given.prompt_tokens)
+
+    @property
+    def output_tokens(self) -> int:
+        """Of a mean request."""
+        given = self.spec.workload.synthetic
+        return self.predictor.setting.output_tokens if given is None else _middle(given.output_tokens)
+
+
+def prepare(request: Mapping[str, Any]) -> Prepared:
+    """The question made ready. Raises InputError."""
+    spec = parse_spec(request["spec"])
+    if spec.cluster.nodes is None:
+        raise InputError("cluster.nodes", None, "be given here", "`discovery` needs the operator in a cluster")
+    anchors = {name: anchor_from(raw, name) for name, raw in sorted(dict(request.get("anchors") or {}).items())}
+    card = _model_card(spec, request.get("modelConfig"))
+    accelerator = load_accelerator_card(spec.cluster.accelerator)
+    if accelerator.validation_only:
+        raise InputError(
+            "cluster.accelerator", spec.cluster.accelerator, "be an AMD GPU with a planning card", "see docs/check.md"
+        )
+    workload = _workload(spec)
+    prompt_tokens, output_tokens = longest_tokens(workload)
+    setting = Setting(
+        card=card,
+        accelerator=accelerator,
+        anchors=anchors,
+        mode=_mode(spec),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+    )
+    predictor = Predictor(setting)
+    scorer = predictor if workload.fixed is not None else arrivals.DrawnScorer(predictor, workload)
+    question = _question(spec, accelerator.gpus_per_node)
+    predictors = Predictors(predictor, question.gpus_per_node)
+    prepared = Prepared(spec, predictors, predictor, scorer, question, workload, None)
+    if spec.objective is None and spec.slo is None:
+        return prepared
+    goal = Goal(
+        predictors,
+        scorer,
+        objective(spec.objective.value) if spec.objective is not None else None,
+        _slo(spec),
+        prompt_tokens=prepared.prompt_tokens,
+        output_tokens=prepared.output_tokens,
+    )
+    return replace(prepared, goal=goal)
+
+
+def _workload(spec: ServingPlanSpec) -> WorkloadInput:
+    given = spec.workload.to_dict()
+    return WorkloadInput.model_validate(given)
+
+
+def _middle(length: LengthRange) -> int:
+    """Of an even draw, rounded."""
+    return round((length.minimum + length.maximum) / 2)
+
+
+def _slo(spec: ServingPlanSpec) -> Slo:
+    given = spec.slo
+    if given is None:
+        return Slo()
+    return Slo(
+        None if given.ttft_milliseconds is None else given.ttft_milliseconds * MILLI,
+        None if given.tpot_microseconds is None else given.tpot_microseconds * MICRO,
+    )
+
+
+def parse_spec(raw: Mapping[str, Any]) -> ServingPlanSpec:
+    """The typed spec; unknown fields are refused here as the API server refuses them. Raises InputError."""
+    try:
+        spec = ServingPlanSpec.model_validate(raw)
+    except pydantic.ValidationError as error:
+        raise InputError("spec", first_error(error), "be a valid ServingPlan spec") from error
+    unknown = unknown_fields(ServingPlanSpec, raw)
+    if unknown:
+        raise InputError(f"spec.{unknown[0]}", unknown[0], "be a field of ServingPlan", "remove it or correct its name")
+    return spec
+
+
+def _model_card(spec: ServingPlanSpec, config: Mapping[str, Any] | None) -> ModelCard:
+    if spec.model.name is not None:
+        return load_model_card(spec.model.name)
+    if config is None:
+        raise InputError("model.configMap", None, "be resolved", "hand in the config.json with the question")
+    return model_card_from_config(config)
+
+
+def _mode(spec: ServingPlanSpec) -> Mode:
+    asked = (spec.anchors.mode if spec.anchors else None) or AnchorMode.ANCHORED
+    return Mode(asked.value.lower())
+
+
+def _question(spec: ServingPlanSpec, card_gpus_per_node: int) -> plan.Question:
+    gpus_per_node = spec.cluster.gpus_per_node or card_gpus_per_node
+    nodes_count, rate = spec.cluster.nodes or 1, spec.load.requests_per_minute
+    engines = tuple(
+        EngineOption(
+            Engine(choice.name.value),
+            choice.version,
+            choice.image,
+            tuple(_layout(layout.to_dict()) for layout in choice.layouts) if choice.layouts else None,
+        )
+        for choice in spec.engines
+    )
+    tiers = tuple(
+        Tier(
+            tier.name,
+            float(tier.tokens_per_second_per_user or 0),
+            tier.ttft_milliseconds * MILLI if tier.ttft_milliseconds is not None else None,
+        )
+        for tier in spec.tiers or ()
+    )
+    return plan.Question(
+        engines=engines,
+        gpus_per_node=gpus_per_node,
+        nodes_count=nodes_count,
+        gpu_budget_count=spec.cluster.gpu_budget or gpus_per_node * nodes_count,
+        concurrencies=spec.load.concurrencies or (),
+        request_rate_per_s=None if rate is None else rate / SECONDS_PER_MINUTE,
+        tiers=tiers,
+    )
+
+
+def _layout(raw: Mapping[str, int]) -> Layout:
+    return Layout(**{LAYOUT_KEYS[key]: width for key, width in raw.items()})

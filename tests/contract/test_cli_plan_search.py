@@ -1,0 +1,115 @@
+"""`inferasim plan` by trials and with demands: methods, ledger, replay, what is refused, the mix on one budget."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from inferasim_operator.cli.app import app
+
+ANCHORS = str(Path(__file__).resolve().parents[2] / "examples" / "anchors")
+PLAN: dict[str, Any] = {
+    "model": {"name": "Llama-3.1-8B"},
+    "cluster": {"accelerator": "MI355X", "nodes": 1, "gpuBudget": 4},
+    "engines": [{"name": "SGLang"}],
+    "workload": {"fixed": {"promptTokens": 1024, "outputTokens": 256}},
+    "load": {"concurrencies": [1, 16, 64]},
+    "tiers": [{"name": "interactive", "tokensPerSecondPerUser": 70, "ttftMilliseconds": 2500}],
+}
+AGENT = {"url": "http://127.0.0.1:9/v1", "model": "m"}
+
+
+def invoke(folder: Path, document: dict[str, Any], *arguments: str) -> tuple[int, str, str]:
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump(document))
+    result = CliRunner().invoke(app, ["plan", "-f", str(path), "-f", ANCHORS, "-o", "json", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_seeds_write_a_ledger_that_replays_to_the_same_bytes(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    first = invoke(tmp_path, PLAN, "--method", "seeds", "--budget", "12", "--ledger", str(ledger))
+    assert first[0] == 0
+    answer = json.loads(first[1])
+    assert answer["search"]["trials"] == sum('"kind":"trial"' in line for line in ledger.read_text().splitlines()) <= 12
+    assert "ledger" not in answer
+    assert (answer["search"]["method"], answer["search"]["budget"]) == ("Seeds", 12)
+    again = tmp_path / "again.jsonl"
+    spec = PLAN | {"search": {"method": "Seeds", "budget": 12}}
+    assert invoke(tmp_path, spec, "--replay", str(ledger), "--ledger", str(again)) == first
+    assert again.read_text() == ledger.read_text()
+
+
+@pytest.mark.parametrize(
+    ("spec", "arguments", "says"),
+    [
+        ({}, ("--method", "Agent"), "name a chat model with method Agent"),
+        ({}, ("--method", "Grid"), "Agent, Seeds, Sweep"),
+        ({}, ("--budget", "5"), "must set `budget` with methods Seeds and Agent only"),
+        ({}, ("--ledger", "x"), "a search method that makes trials"),
+        ({"search": {"method": "Sweep", "agent": AGENT}}, (), "must set `agent` with method Agent only"),
+        ({"search": {"method": "Seeds", "shards": 2}}, (), "must not set `shards`"),
+        ({"load": {"requestsPerMinute": 60}}, ("--method", "Seeds"), "must set `workload.fixed` and"),
+        ({"search": {"method": "Agent", "agent": {**AGENT, "url": "file:///etc/x"}}}, (), "url"),
+        ({"search": {"method": "Agent", "agent": {**AGENT, "url": "http://user:pw@x/v1"}}}, (), "url"),
+        ({"demands": [{"tier": "bulk", "tokensPerSecond": 1}]}, (), "be one of interactive"),
+        ({"demands": [{"tier": "interactive", "tokensPerSecond": 1, "model": "Qwen3-14B"}]}, (), "plan's own model"),
+        ({"demands": [{"tier": "interactive", "tokensPerSecond": 1}] * 2}, (), "each model and tier once"),
+    ],
+)
+def test_what_is_refused_is_one_line_and_exit_2(
+    tmp_path: Path, spec: dict[str, Any], arguments: tuple[str, ...], says: str
+) -> None:
+    code, out, err = invoke(tmp_path, PLAN | spec, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert says in err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("dspy") is not None, reason="DSPy is installed here")
+def test_without_the_extra_an_agent_is_refused(tmp_path: Path) -> None:
+    code, _, err = invoke(tmp_path, PLAN | {"search": {"method": "Agent", "agent": AGENT}})
+    assert code == 2
+    assert "install the extra: inferasim[agent]" in err
+
+
+def test_a_mix_serves_the_demands_within_the_budget(tmp_path: Path) -> None:
+    """By hand: the tier's options give 5,000 and 2,000 tok/s a whole number of replicas each, their sum within 4 GPUs."""
+    demands = [
+        {"tier": "interactive", "tokensPerSecond": 5000},
+        {"tier": "interactive", "tokensPerSecond": 2000, "model": "Qwen3-14B-FP8"},
+    ]
+    code, out, _ = invoke(tmp_path, PLAN | {"demands": demands})
+    answer = json.loads(out)
+    mix = answer["mix"]
+    assert code == 0
+    assert mix["gpus"] == sum(item["gpus"] for item in mix["allocations"]) <= mix["gpuBudget"] == 4
+    assert [(item["model"], item["servedTokensPerSecond"]) for item in mix["allocations"]] == [
+        ("Llama-3.1-8B", 5000),
+        ("Qwen3-14B-FP8", 2000),
+    ]
+    for item in mix["allocations"]:
+        configuration, rate = item["configuration"], item["predicted"]["tokensPerSecondPerGpu"]
+        assert configuration["model"] == item["model"]
+        assert item["gpus"] == configuration["replicas"] * configuration["gpusPerReplica"]
+        fewer = (configuration["replicas"] - 1) * configuration["gpusPerReplica"] * rate
+        assert fewer < item["demandTokensPerSecond"] <= item["gpus"] * (rate + 1)
+    assert [choice["configuration"] for choice in answer["selected"]] == [mix["allocations"][0]["configuration"]]
+
+
+def test_a_mix_beyond_the_budget_serves_a_part_and_says_so(tmp_path: Path) -> None:
+    demands = [{"tier": "interactive", "tokensPerSecond": 1_000_000}]
+    code, out, _ = invoke(tmp_path, PLAN | {"demands": demands})
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["mix"]["gpus"] == 4
+    assert 0 < answer["mix"]["servedTokensPerSecond"] <= answer["mix"]["boundTokensPerSecond"] < 1_000_000
+    assert [(item["tier"], item["limit"]) for item in answer["binding"]] == [("interactive", "gpu-budget")]
