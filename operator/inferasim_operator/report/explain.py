@@ -27,12 +27,12 @@ def render(document: Document) -> str:
     )
 
 
-def tiers(document: Document) -> Markup:
+def tiers(document: Document, *, level: int = 2) -> Markup:
     """A section per tier."""
-    return join([_tier(item, at) for at, item in enumerate(document["tiers"])])
+    return join([_tier(item, at, level) for at, item in enumerate(document["tiers"])])
 
 
-def _tier(item: Document, at: int) -> Markup:
+def _tier(item: Document, at: int, level: int) -> Markup:
     chosen, blocked = item["chosen"], item["blocked"]
     told: list[Content] = [
         tag("p", tag("b", _text(chosen) if chosen else "No configuration"), f": {item['why']}."),
@@ -48,7 +48,7 @@ def _tier(item: Document, at: int) -> Markup:
         )
     if item["runnersUp"]:
         told.append(table(f"Runners-up, {item['tier']}", COLUMNS, map(_runner_up, item["runnersUp"]), numeric=NUMERIC))
-    return section(item["tier"], *told, id_=f"tier-{at}")
+    return section(item["tier"], *told, id_=f"tier-{at}", level=level)
 
 
 def _runner_up(item: Document) -> list[Content]:

@@ -86,9 +86,10 @@ def page(title: str, *body: Content | Iterable[Content]) -> str:
     return f'<!DOCTYPE html>\n<html lang="en">{head}<body>{skip}{main}<script>{_SCRIPT}</script></body></html>\n'
 
 
-def section(title: str, *body: Content | Iterable[Content], id_: str) -> Markup:
+def section(title: str, *body: Content | Iterable[Content], id_: str, level: int = 2) -> Markup:
     """A part of the page under a heading that names it."""
-    return tag("section", tag("h2", title, id=f"{id_}-title"), *body, id=id_, aria_labelledby=f"{id_}-title")
+    heading = tag(f"h{level}", title, id=f"{id_}-title")
+    return tag("section", heading, *body, id=id_, aria_labelledby=f"{id_}-title")
 
 
 def table(

@@ -312,7 +312,9 @@ def _reasons(result: Document, explanation: Document | None) -> Markup:
     )
     parts: list[Content] = [told, limits]
     if explanation is not None:
-        parts.append(details("What binds, the runners-up, and when the choice flips", explain.tiers(explanation)))
+        parts.append(
+            details("What binds, the runners-up, and when the choice flips", explain.tiers(explanation, level=3))
+        )
     lists = result.get("shortList") or {}
     tables = [table(f"Short list, {tier}", COLUMNS, map(_row, rows), numeric=NUMERIC) for tier, rows in lists.items()]
     if tables:
