@@ -240,6 +240,8 @@ class Collector:
         units = np.searchsorted(self._state.units, served[:, f.O_PREFILL_UNIT])
         for column, field in enumerate((None, f.O_PROMPT, f.O_HIT, f.O_HOST_HIT)):
             np.add.at(self._per_unit[:, column], units, 1 if field is None else served[:, field])
+        if self._deployment.decode_pool is not None:
+            np.add.at(self._per_unit[:, 0], np.searchsorted(self._state.units, served[:, f.O_UNIT]), 1)
         if self._record is not Record.SUMMARY:
             self._rows.append(rows)
             return

@@ -104,6 +104,8 @@ def _speculative(cost: StepCost, request: CostRequest, asked: Speculation) -> St
         stated, borrowed, source = curve.accepted_length_tokens, curve.borrowed, curve.source
     if not all(1.0 <= tokens <= depth + 1 for depth, tokens in enumerate(stated, start=1)):
         raise InputError("speculation.acceptedLengthTokens", stated, "lie from 1 to depth + 1 at each depth")
+    if sorted(stated) != list(stated):
+        raise InputError("speculation.acceptedLengthTokens", stated, "not fall with depth", "L(k) of Eq. 2 is a sum")
     measured = np.asarray(stated)
     committed = extrapolated_tokens(
         measured_tokens=measured, chain_frac=geometric_chain(measured), depth_count=asked.draft_tokens

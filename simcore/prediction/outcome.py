@@ -24,8 +24,9 @@ FEWEST_REQUESTS = 32
 """Enough for a mean at one client."""
 FEWEST_FOR_HALVES = 16
 """Fewer requests have no middle."""
-OUTGROWN_FACTOR = 3.0
-"""Assumed; see `falls_behind`."""
+GROWTH_FACTORS = (2.0, 1.4)
+"""Assumed: the middle third of arrivals waits so many times longer than the first, the last than the middle. Waits that
+grow in proportion to time give 3 and 5/3."""
 FALLING_BEHIND = "falling-behind"
 """Flag of arrivals at stated times that a deployment serves later and later."""
 
@@ -163,14 +164,14 @@ def steady_rate(run: SimulationResult) -> float:
 
 
 def falls_behind(run: SimulationResult) -> bool:
-    """Whether the last third to arrive waits `OUTGROWN_FACTOR` times longer than the middle third, and longer than it
-    is served: a queue that only grows."""
+    """Whether waits grow from third to third of the arrivals (`GROWTH_FACTORS`) and end above the service time."""
     records = run.records
     if records is None or len(records) < FEWEST_FOR_HALVES:
         return False
     order = np.argsort(records.arrival_ns, kind="stable")
-    waits = (records.admitted_ns - records.arrival_ns)[order]
-    served = (records.finish_ns - records.admitted_ns)[order]
     third = len(order) // 3
-    late = float(waits[-third:].mean())
-    return late > OUTGROWN_FACTOR * float(waits[third : 2 * third].mean()) and late > float(served[-third:].mean())
+    waits = (records.admitted_ns - records.arrival_ns)[order]
+    first, middle, last = (float(part.mean()) for part in (waits[:third], waits[third:-third], waits[-third:]))
+    served = float((records.finish_ns - records.admitted_ns)[order][-third:].mean())
+    grows = middle > GROWTH_FACTORS[0] * first and last > GROWTH_FACTORS[1] * middle
+    return grows and last > served

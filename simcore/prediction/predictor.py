@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from simcore.anchors.schema import Anchor
+from simcore.anchors.schema import Speculation as MeasuredSpeculation
 from simcore.anchors.select import Selection, Target, select_anchor
 from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.layout import Engine, Layout, resolve
@@ -15,6 +17,7 @@ from simcore.cards.model import ModelCard
 from simcore.des.config import Admission, Deployment, HostTier, Pool, Routing, SchedulerConfig
 from simcore.des.workload.batch import Workload
 from simcore.errors import InputError, NoAnchorError
+from simcore.laws.speculation import Drafter
 from simcore.legality import LegalityCase, Verdict, enumerate_layouts, judge
 from simcore.memory import MemoryPlan, MemoryRequest, Reserve, kv_format, plan_memory
 from simcore.memory.pool import DEFAULT_MEMORY_FRAC
@@ -36,6 +39,11 @@ from simcore.stepcost.communication import communication
 from simcore.stepcost.step import StepCost
 from simcore.stepcost.work import rank_work
 from simcore.units import GIB
+
+DRAFTER_METHODS: Final = {
+    Drafter.MTP: "MTP", Drafter.EAGLE3: "EAGLE3", Drafter.DSPARK: "DSPARK", Drafter.NGRAM: "NGram",
+}  # fmt: skip
+"""As anchors spell them."""
 
 
 class Mode(StrEnum):
@@ -289,7 +297,7 @@ class Predictor:
                 nodes_count=nodes_count,
                 anchor=anchor,
                 sibling=selection.sibling if selection else None,
-                speculation=setting.overrides.speculation,
+                speculation=None if anchor and anchor.signature.speculation else setting.overrides.speculation,
                 fusions=setting.overrides.fusions,
             )
         )
@@ -324,9 +332,19 @@ class Predictor:
         return self._costs[key]
 
     def _select(self, option: EngineOption, layout: Layout) -> Selection:
+        """A drafter takes an anchor that was measured with it, else one without, to which it is then added."""
+        drafter = self.setting.overrides.speculation
+        if drafter is not None and not drafter.accepted_length_tokens:
+            asked = MeasuredSpeculation(method=DRAFTER_METHODS[drafter.drafter], depth=drafter.draft_tokens)
+            measured = self._selected(option, layout, asked)
+            if measured.chosen is not None:
+                return measured
+        return self._selected(option, layout, None)
+
+    def _selected(self, option: EngineOption, layout: Layout, speculation: MeasuredSpeculation | None) -> Selection:
         setting, overrides = self.setting, self.setting.overrides
         asked = (overrides.kv_dtype, overrides.attention_backend, overrides.moe_backend, overrides.partition)
-        key = (option, layout, *asked)
+        key = (option, layout, speculation, *asked)
         if key in self._selections:
             return self._selections[key]
         target = Target(
@@ -340,7 +358,8 @@ class Predictor:
             partition=overrides.partition,
             attention_backend=overrides.attention_backend,
             moe_backend=overrides.moe_backend,
-            speculates=False,
+            speculates=speculation is not None,
+            speculation=speculation,
             expert_parallel=layout.expert_parallel,
             attention_data_parallel=layout.attention_data_parallel,
             prompt_tokens=setting.prompt_tokens,
