@@ -14,6 +14,7 @@ from inferasim_operator.cli import plan as plan_command
 from inferasim_operator.cli.output import Format, Report, emit, exit_codes, write_page
 from inferasim_operator.planning import answer_prepared
 from inferasim_operator.report import explain as page
+from inferasim_operator.report.numbers import layout as layout_text
 from simcore.errors import FormatError, InputError, UnknownNameError
 from simcore.laws.handoff import HandoffBackend
 from simcore.search import explain as explain_rows
@@ -151,7 +152,7 @@ def _flat(selection: Mapping[str, Any]) -> dict[str, Any]:
 def _row(row: Mapping[str, Any]) -> Row:
     return Row(
         str(row["engine"]),
-        plan_command.layout_text(row["layout"]),
+        layout_text(row["layout"]),
         int(row["replicas"]),
         int(row["gpus"]),
         int(row["concurrency"]),

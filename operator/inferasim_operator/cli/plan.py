@@ -16,8 +16,9 @@ from rich.table import Table
 
 from inferasim_operator.api.v1alpha1.servingplan import SearchMethod
 from inferasim_operator.cli import documents
-from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes
+from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, Report, emit, exit_codes, write_page
 from inferasim_operator.planning import compute_plan
+from inferasim_operator.report.numbers import layout as layout_text
 from simcore.errors import FormatError, InputError, UnknownNameError
 
 PLAN_KIND = "ServingPlan"
@@ -103,6 +104,7 @@ def plan(
     replay: Annotated[
         Path | None, typer.Option(help="Repeat the trials of this ledger; no language model is asked.")
     ] = None,
+    report: Report = None,
 ) -> None:
     """Find the best configuration per latency tier. Exit 0 feasible, 1 no tier is, 2 bad input.
 
@@ -113,8 +115,16 @@ def plan(
         result = run(request, quiet=quiet)
         _write_ledger(result.pop(LEDGER, None), ledger)
         emit(result, output, draw)
+        write_page(report, _page, result)
         if not result["feasible"]:
             raise SystemExit(EXIT_INFEASIBLE)
+
+
+def _page(result: Mapping[str, Any]) -> str:
+    from inferasim_operator.cli.explain import from_result
+    from inferasim_operator.report import plan as page
+
+    return page.render(result, explanation=from_result(result))
 
 
 def asked(request: dict[str, Any], *, method: str | None, budget: int | None, replay: Path | None) -> dict[str, Any]:
@@ -246,17 +256,6 @@ def _draw_mix(console: Console, mix: Mapping[str, Any] | None) -> None:
         figures = (item["gpus"], item["servedTokensPerSecond"], item["demandTokensPerSecond"])
         table.add_row(item["model"], item["tier"], label, *map(str, figures))
     console.print(table)
-
-
-def layout_text(layout: Mapping[str, int]) -> str:
-    """Short name of a layout document, e.g. `TP2xPP4`."""
-    text = f"TP{layout['tensorParallel']}"
-    if layout.get("pipelineParallel", 1) > 1:
-        text += f"xPP{layout['pipelineParallel']}"
-    for tag, key in (("DP", "dataParallel"), ("EP", "expertParallel"), ("ADP", "attentionDataParallel")):
-        if layout.get(key, 1) > 1:
-            text += f"-{tag}{layout[key]}"
-    return text
 
 
 def _range(ends: Mapping[str, int]) -> str:
