@@ -222,6 +222,27 @@ def test_a_plan_without_any_figure_still_has_a_page() -> None:
     assert_page(plan.render(empty))
 
 
+def test_a_shared_budget_shows_who_gets_what_and_what_stays_unserved() -> None:
+    allocation = {
+        "model": "A",
+        "tier": "realtime",
+        "gpus": 4,
+        "servedTokensPerSecond": 900,
+        "demandTokensPerSecond": 1000,
+    }
+    mix = {"gpuBudget": 8, "gpus": 4, "demandTokensPerSecond": 1500, "servedTokensPerSecond": 900}
+    mix["allocations"] = [allocation | {"configuration": CONFIGURATION}, allocation | {"model": "B", "gpus": 0}]
+    result = {**RESULT, "mix": mix, "search": {"method": "Seeds", "trials": 20, "refused": 3}}
+    result["binding"] = [{"tier": "realtime", "limit": "gpu-budget", "detail": "100 tok/s are not served"}]
+    dom = assert_page(plan.render(result))
+    card = next(held for held in dom.text("li") if held.startswith("realtime ≥"))
+    assert "gpu-budget binds: 100 tok/s are not served" in card
+    rows = dom.text("tr")
+    assert "A, realtimeSGLang TP4-ADP4 ×149001,000" in rows
+    assert "B, realtimenone09001,000" in rows
+    assert "Seeds: 20 trials, 3 refused" in "".join(dom.text("p"))
+
+
 def test_chosen_points_and_limits_are_in_the_chart_with_every_front_row() -> None:
     dom = Dom(plan.front_chart(RESULT))
     names = [found["aria-label"] for found in dom.attributes("g") if found.get("role") == "img"]

@@ -38,6 +38,7 @@ def render(result: Document, *, name: str = "", explanation: Document | None = N
         tag("h1", title),
         _summary(result),
         _answer(result, tiers),
+        _mix(result.get("mix")),
         _charts(result, tiers),
         _reasons(result, explanation),
         _doubts(result),
@@ -72,7 +73,7 @@ def _answer(result: Document, tiers: Mapping[str, Document]) -> Markup:
     cards = []
     for name, tier in tiers.items():
         if name in chosen:
-            cards.append(_card(chosen[name], tier))
+            cards.append(_card(chosen[name], tier, binding.get(name)))
         else:
             cards.append(_no_card(name, tier, binding.get(name)))
     note = tag("p", "The small figures are 80 % intervals.", class_="note")
@@ -92,7 +93,7 @@ def _name(configuration: Document) -> str:
     return f"{configuration['engine']} {layout(configuration['layout'])} ×{configuration['replicas']}"
 
 
-def _card(choice: Document, tier: Document) -> Markup:
+def _card(choice: Document, tier: Document, binding: Document | None) -> Markup:
     configuration, predicted = choice["configuration"], choice["predicted"]
     interval = predicted.get("interval80") or {}
     user = _per_user(interval.get("tpotMicroseconds"))
@@ -112,6 +113,7 @@ def _card(choice: Document, tier: Document) -> Markup:
         tag("p", tag("b", _name(configuration)), f" on {gpus(choice['gpus'])}, {_load(configuration)}", class_="what"),
         figures,
         _risk(tier, user, ttft),
+        tag("p", f"{binding['limit']} binds: {binding['detail']}", class_="risk") if binding else None,
         tag("p", price, _headroom(choice.get("headroomPermille"))),
         tag("p", _origin(choice["source"]), class_="origin"),
         flags.chips(choice["source"].get("flags", ())),
@@ -174,6 +176,30 @@ def _no_card(name: str, tier: Document, binding: Document | None) -> Markup:
             )
             told.append(tag("p", "Nearest: ", tag("b", _name(nearest["configuration"])), figures))
     return tag("li", told, class_="card none")
+
+
+def _mix(mix: Document | None) -> Markup | None:
+    """Who gets the GPUs, where the plan states a demand."""
+    if mix is None:
+        return None
+    rows = []
+    for item in mix["allocations"]:
+        configuration = item.get("configuration")
+        rows.append(
+            (
+                f"{item['model']}, {item['tier']}",
+                _name(configuration) if configuration else "none",
+                count(item["gpus"]),
+                count(item["servedTokensPerSecond"]),
+                count(item["demandTokensPerSecond"]),
+            )
+        )
+    caption = (
+        f"{gpus(mix['gpus'])} of {count(mix['gpuBudget'])} serve {count(mix['servedTokensPerSecond'])} of "
+        f"{count(mix['demandTokensPerSecond'])} tok/s"
+    )
+    columns = ("model, tier", "configuration", "GPUs", "served tok/s", "demanded tok/s")
+    return section("Shared budget", table(caption, columns, rows, numeric=(2, 3, 4)), id_="mix")
 
 
 def _charts(result: Document, tiers: Mapping[str, Document]) -> Markup | None:
@@ -386,6 +412,9 @@ def _tables(result: Document) -> Markup:
     told = f"{count(counts['scored'])} of {count(counts['total'])} candidates scored"
     if "simulations" in counts:
         told += f" in {count(counts['simulations'])} simulations"
+    search = result.get("search")
+    if search:
+        told += f"; {search['method']}: {count(search['trials'])} trials, {count(search['refused'])} refused"
     return section("Every figure", tag("p", f"{told}."), parts, id_="figures")
 
 
