@@ -6,15 +6,18 @@ leaves as one of `inferasim_operator.errors`, with the cause chained.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
 
 import urllib3
+import yaml
 from kubernetes import client as library
 from kubernetes import config as library_config
 
@@ -27,6 +30,23 @@ Object = dict[str, Any]
 TIMEOUT_S = 30.0
 _config: Any = library_config  # the library has no types
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+def context_namespace(*, kubeconfig: str | None = None, context: str | None = None) -> str:
+    """The namespace that a person means who names none: the context's, else `default`. Raises InputError."""
+    contexts, active = _read_config(lambda: _config.list_kube_config_contexts(config_file=kubeconfig), kubeconfig)
+    chosen = next((item for item in contexts if item["name"] == context), active)
+    return str(((chosen or {}).get("context") or {}).get("namespace") or "default")
+
+
+def _read_config(read: Callable[[], Any], kubeconfig: str | None) -> Any:
+    try:
+        return read()
+    except (_config.ConfigException, yaml.YAMLError, OSError, TypeError, AttributeError) as error:
+        # The library meets a file that is no kubeconfig with whatever its own code runs into.
+        where = kubeconfig or "the usual places"
+        must = f"name a usable cluster ({str(error)[:120]})"
+        raise InputError("kubeconfig", where, must, "pass --kubeconfig, or run in a pod") from error
 
 
 @dataclass(frozen=True)
@@ -60,12 +80,12 @@ class Client:
         ):
             _config.load_incluster_config(client_configuration=configuration)
         else:
-            try:
-                _config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
-            except _config.ConfigException as error:
-                where = kubeconfig or "the usual places"
-                must = f"name a usable cluster ({str(error)[:120]})"
-                raise InputError("kubeconfig", where, must, "pass --kubeconfig, or run in a pod") from error
+            _read_config(
+                lambda: _config.load_kube_config(
+                    config_file=kubeconfig, context=context, client_configuration=configuration
+                ),
+                kubeconfig,
+            )
         configuration.connection_pool_maxsize = 16
         configuration.retries = False  # our own worker retries, with backoff, and says so in the status
         api = library.ApiClient(configuration)
@@ -173,12 +193,19 @@ class Client:
             },
         )
 
-    def pod_log(self, namespace: str, name: str, *, container: str, lines: int, previous: bool = False) -> str:
-        """The last lines of a container's log, at most 16 KiB."""
-        query = {"container": container, "tailLines": str(lines), "limitBytes": "16384"}
-        if previous:
-            query["previous"] = "true"
-        return self._text("GET", resources.path("v1", "Pod", namespace, name, "log"), query=query)
+    def stream_pod_log(
+        self, namespace: str, name: str, *, container: str, lines: int, previous: bool = False, follow: bool = False
+    ) -> Iterator[str]:
+        """The end of a container's log in pieces as they come; with `follow` on to the container's end."""
+        query = {"container": container, "tailLines": str(lines), "follow": str(follow).lower()}
+        query |= {"previous": "true"} if previous else {}
+        path = resources.path("v1", "Pod", namespace, name, "log")
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        with _translated("GET", path):
+            waits = (self._timeout_s, None if follow else self._timeout_s)
+            answer = self._request("GET", path, query=query, timeout=waits)
+            for piece in answer.response.stream(decode_content=True):
+                yield decoder.decode(piece)
 
     def served_kinds(self, group_version: str) -> set[str]:
         """The kinds that the server offers in a group version; empty when it has none. For the check at start."""
@@ -218,19 +245,39 @@ class Client:
         body: Object | str | None = None,
         content: str = "application/json",
     ) -> str:
+        with _translated(method, path):
+            answer = self._request(method, path, query=query, body=body, content=content)
+            return bytes(answer.read()).decode("utf-8", errors="replace")
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Object | str | None = None,
+        content: str = "application/json",
+        timeout: float | tuple[float, float | None] | None = None,
+    ) -> Any:
+        """The answer, its body not yet read. Raises one of our errors for any but a good one, or the libraries'."""
         headers: dict[str, str] = dict(self._api.default_headers)
         headers |= {"Accept": "application/json", "Content-Type": content}
         # Asked anew for each call, so that a rotated service-account token is picked up.
         self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = self._api.configuration.host + path + (f"?{urlencode(query)}" if query else "")
-        try:
-            rest: Any = self._api.rest_client
-            answer = rest.request(method, url, headers=headers, body=body, _request_timeout=self._timeout_s)
-            text = bytes(answer.read()).decode("utf-8", errors="replace")
-        except library.ApiException as error:
-            raise UnavailableError(f"{method} {path}: {error.reason}") from error
-        except urllib3.exceptions.HTTPError as error:
-            raise UnavailableError(f"{method} {path}: {type(error).__name__}") from error
+        rest: Any = self._api.rest_client
+        answer = rest.request(method, url, headers=headers, body=body, _request_timeout=timeout or self._timeout_s)
         if not 200 <= answer.status <= 299:
-            raise cluster_error(int(answer.status), text)
-        return text
+            raise cluster_error(int(answer.status), bytes(answer.read()).decode("utf-8", errors="replace"))
+        return answer
+
+
+@contextmanager
+def _translated(method: str, path: str) -> Iterator[None]:
+    """What the libraries raise on the way becomes one of our errors."""
+    try:
+        yield
+    except library.ApiException as error:
+        raise UnavailableError(f"{method} {path}: {error.reason}") from error
+    except urllib3.exceptions.HTTPError as error:
+        raise UnavailableError(f"{method} {path}: {type(error).__name__}") from error
