@@ -271,7 +271,7 @@ class Predictor:
         if setting.mode is not Mode.SIMULATE:
             selection = self._select(option, layout)
             if selection.chosen is None and setting.mode is Mode.ANCHORED:
-                return Refusal(option, layout, "anchor", self._no_anchor(option, layout, selection))
+                return Refusal(option, layout, "anchor", self._no_anchor(option, selection))
         widths = resolve(layout, option.engine, is_moe=setting.card.is_moe)
         nodes_count = max(1, math.ceil(widths.gpus_count / gpus_per_node))
         anchor = selection.chosen if selection else None
@@ -367,8 +367,9 @@ class Predictor:
         self._selections[key] = select_anchor(target, list(setting.anchors.values()))
         return self._selections[key]
 
-    def _no_anchor(self, option: EngineOption, layout: Layout, selection: Selection) -> str:
-        target = f"{self.setting.card.name} on {option.engine.value} {self.setting.accelerator.name} {layout.label()}"
+    def _no_anchor(self, option: EngineOption, selection: Selection) -> str:
+        """Says the same of all layouts that no anchor reaches for the same reason, so that readers see it once."""
+        target = f"{self.setting.card.name} on {option.engine.value} {self.setting.accelerator.name}"
         return str(NoAnchorError(target, {name: list(why) for name, why in selection.refusals.items()}))
 
     def _name_of(self, anchor: Anchor) -> str:
