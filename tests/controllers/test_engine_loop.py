@@ -73,6 +73,25 @@ async def test_wakes_during_a_pass_are_one_more_pass() -> None:
 
 
 @runs_in_loop
+async def test_wakes_while_queueing_are_the_same_pass() -> None:
+    """All threads are busy: an object that is woken again before its turn is looked at once."""
+    passes = Passes()
+    workers = _workers(passes.run)
+    passes.gate.clear()
+    for name in ("busy", "busy-too", "queues"):
+        workers.wake(ObjectKey("ns", name))
+    await passes.until(2)
+    for _ in range(10):
+        workers.wake(ObjectKey("ns", "queues"))
+    passes.gate.set()
+    await passes.until(3)
+    workers.wake(KEY)
+    await passes.until(4)
+    await workers.close()
+    assert passes.count == 4
+
+
+@runs_in_loop
 async def test_own_status_write_wakes_nobody() -> None:
     """The echo of the version that the pass itself wrote is not news, before or after the pass ends; others are."""
     passes = Passes(Outcome(written_version="8"))

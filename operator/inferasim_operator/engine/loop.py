@@ -48,6 +48,7 @@ class Workers:
     ) -> None:
         self._kind, self._run, self._resync_s, self._jitter = kind, run, resync_s, jitter
         self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"{kind}-pass")
+        self._free = asyncio.Semaphore(threads)
         self._workers: dict[ObjectKey, _Worker] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -90,9 +91,12 @@ class Workers:
         loop = asyncio.get_running_loop()
         failures_count = 0
         while True:
-            worker.woken.clear()
-            worker.versions.clear()
-            outcome = await loop.run_in_executor(self._threads, self._run, key)
+            # Wakes are forgotten only once a thread is free: after a restart an object is woken by itself and by all
+            # that it owns while it queues, and that is one pass.
+            async with self._free:
+                worker.woken.clear()
+                worker.versions.clear()
+                outcome = await loop.run_in_executor(self._threads, self._run, key)
             worker.versions.discard(outcome.written_version)
             if outcome.gone and not worker.versions:
                 del self._workers[key]
