@@ -22,6 +22,9 @@ COMMANDS: Final = {
     "replay": ("replay:replay", "Run the simulator on a trace: Mooncake, Azure, agentic."),
     "import": ("importers:import_results", "Read benchmark results of several tools into corpus rows."),
     "explain": ("explain:explain", "Why a plan chose what it chose, and when it would not."),
+    "status": ("live:status", "How harvests, plans and mixes in the cluster are doing."),
+    "report": ("live:report", "A plan's answer as one self-contained HTML page."),
+    "harvest": ("live:harvest", "Look into a measurement that runs: logs."),
     "version": ("app:version", "Print the version."),
 }
 """Name to (module of this package and attribute, help line), in the order that help lists them."""

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from inferasim_operator.cli import cluster
 from inferasim_operator.cli import plan as plan_command
-from inferasim_operator.cli.output import Format, Report, emit, exit_codes, write_page
+from inferasim_operator.cli.options import Context, Kubeconfig, Namespace, Report
+from inferasim_operator.cli.output import Format, emit, exit_codes, screen, write_page
 from inferasim_operator.planning import answer_prepared
 from inferasim_operator.report import explain as page
 from inferasim_operator.report.numbers import layout as layout_text
@@ -28,20 +29,38 @@ FROM_RESULT = "from a result: only its front and short lists are compared; give 
 
 
 def explain(
-    files: Annotated[list[str], typer.Argument(help="RESULT.json of a plan, or the plan's own files and folders.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PLAN|FILES", help="A live plan; RESULT.json of a plan; or the plan's own files and folders."
+        ),
+    ],
     output: Annotated[Format, typer.Option("-o", "--output", help="How to print it.")] = Format.TABLE,
     disaggregation: Annotated[
         str | None,
         typer.Option(help="Also compare with split pools whose KV cache MoRI, NIXL or Mooncake hands over."),
     ] = None,
     report: Report = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Say why each tier got its configuration: binding limits, runners-up, and where the choice flips.
 
-    Exit code 0, or 2 when a file breaks a rule.
+    Exit code 0, 1 when a live plan has no answer yet, or 2 when a file breaks a rule.
     """
     with exit_codes():
-        document = explain_files(files, disaggregation)
+        name = cluster.plan_name(files)
+        if name is None:
+            document = explain_files(files, disaggregation)
+        elif disaggregation is not None:
+            raise InputError(
+                "disaggregation", disaggregation, "come with the plan's files", "a live plan is not priced"
+            )
+        else:
+            from inferasim_operator.cli.live import live_result
+
+            document = from_result(live_result(name, cluster.place(namespace, context, kubeconfig)))
         emit(document, output, draw)
         write_page(report, page.render, document)
 
@@ -223,7 +242,7 @@ def _permille(fraction: float | None) -> int | None:
 
 def draw(result: Mapping[str, Any]) -> None:
     """One paragraph per tier."""
-    console = Console()
+    console = screen()
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)

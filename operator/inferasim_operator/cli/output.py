@@ -8,17 +8,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
+from inferasim_operator.errors import NotFoundError, OperatorError
 from simcore.errors import InfeasibleError, InputError, NoAnchorError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EXIT_OK = 0
 EXIT_INFEASIBLE = 1
 """Infeasible, or a check failed."""
 EXIT_BAD_INPUT = 2
+LEAST_WIDTH = 100
+"""Columns that our tables need."""
 
 
 class Format(StrEnum):
@@ -49,6 +55,19 @@ def emit(document: Any, form: Format, table: Callable[[Any], None]) -> None:
     sys.stdout.flush()
 
 
+def screen() -> Console:
+    """Where tables go. Without a terminal, or on a narrow one, lines stay whole rather than lose figures."""
+    from rich.console import Console
+
+    found = Console()
+    return found if found.width >= LEAST_WIDTH and found.is_terminal else Console(width=max(found.width, LEAST_WIDTH))
+
+
+def note(text: str) -> None:
+    """Tell the person, not the program that reads the output."""
+    sys.stderr.write(f"inferasim: {text}\n")
+
+
 def write_page(path: Path | None, render: Callable[[Any], str], document: Any) -> None:
     """Write the page of `document` where a path is given. Raises InputError."""
     if path is None:
@@ -66,7 +85,9 @@ def exit_codes() -> Iterator[None]:
         yield
     except InputError as error:
         _fail(str(error), EXIT_BAD_INPUT)
-    except (InfeasibleError, NoAnchorError) as error:
+    except NotFoundError as error:
+        _fail(str(error), EXIT_BAD_INPUT)
+    except (InfeasibleError, NoAnchorError, OperatorError) as error:
         _fail(str(error), EXIT_INFEASIBLE)
     except BrokenPipeError:
         # The reader went away (`| head`): nothing left to say, and nothing went wrong.
