@@ -38,6 +38,9 @@ class ClosedLoopRun:
     mean_batch: float
     """Decoding requests, averaged over decode steps."""
     peak_kv_frac: float
+    """Of the rank that filled its pool most."""
+    mean_kv_frac: float
+    """Blocks in use, averaged over the run and all ranks."""
     decode_steps_count: int = 0
     """Steps in which a rank decoded."""
     mixed_steps_count: int = 0
@@ -132,6 +135,7 @@ def _measure(state: State, records: Ints, warmup: int) -> ClosedLoopRun:
     tpot = (finish - first)[several] / (kept[several, f.O_OUTPUT] - 1)
     runs = state.rows(state.executor_at, state.executors, f.X_FIELDS)
     units = state.rows(state.units[0], len(state.units), f.U_FIELDS)
+    duration_ps = int((records[:, f.O_FINISH] + records[:, f.O_HOST]).max())
     decode_steps = int(runs[:, f.X_COUNTER].sum())
     gaps = int(m[f.G_GAP_COUNT])
     return ClosedLoopRun(
@@ -140,12 +144,18 @@ def _measure(state: State, records: Ints, warmup: int) -> ClosedLoopRun:
         e2e_s=(finish - arrival + host) / PS_PER_S,
         tpot_s=tpot / PS_PER_S,
         output_tokens=int(records[:, f.O_OUTPUT].sum()),
-        duration_s=int((records[:, f.O_FINISH] + records[:, f.O_HOST]).max()) / PS_PER_S,
+        duration_s=duration_ps / PS_PER_S,
         mean_itl_s=int(m[f.G_GAP_SUM]) / gaps / PS_PER_S if gaps else float("nan"),
         preemptions_count=int(records[:, f.O_PREEMPTIONS].sum()),
         mean_batch=int(runs[:, f.X_BATCH_STEPS].sum()) / decode_steps if decode_steps else 0.0,
+        mean_kv_frac=_mean_kv_frac(units, duration_ps),
         peak_kv_frac=float((units[:, f.U_PEAK] / units[:, f.U_BLOCKS]).max()),
         decode_steps_count=decode_steps,
         # A step decodes, prefills or does both.
         mixed_steps_count=decode_steps + int((runs[:, f.X_PREFILL_STEPS] - runs[:, f.X_STEPS_TOTAL]).sum()),
     )
+
+
+def _mean_kv_frac(units: Ints, duration_ps: int) -> float:
+    held = units[:, f.U_HELD].copy().view(np.float64).sum()
+    return float(held) / duration_ps / int(units[:, f.U_BLOCKS].sum()) if duration_ps else 0.0

@@ -97,6 +97,8 @@ def result_document(result: SimulationResult) -> dict[str, Any]:
         "blockHitRate": result.block_hit_rate,
         "preemptions": result.preemptions_count,
         "peakActiveRequests": result.peak_active_requests,
+        "peakKvOccupancyFraction": result.peak_kv_frac,
+        "meanKvOccupancyFraction": result.mean_kv_frac,
         "ranks": [
             {
                 "pool": unit.pool,
@@ -109,6 +111,7 @@ def result_document(result: SimulationResult) -> dict[str, Any]:
                 "evictedBlocks": unit.evictions_count,
                 "kvBlocks": unit.kv_blocks,
                 "peakKvBlocks": unit.peak_kv_blocks,
+                "meanKvBlocks": unit.mean_kv_blocks,
             }
             for unit in result.units
         ],

@@ -131,6 +131,8 @@ class UnitResult:
     evictions_count: int
     kv_blocks: int
     peak_kv_blocks: int
+    mean_kv_blocks: float
+    """In use by requests, averaged over the time of the run; cached blocks that nobody uses are free."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,16 @@ class SimulationResult:
     """(runs, 7): executor, start ps, end ps, steps, decoding requests, new prompt tokens, KV blocks in use."""
     gap_counts: Ints
     """Histogram behind `itl`."""
+
+    @property
+    def peak_kv_frac(self) -> float:
+        """Of the rank that filled its pool most."""
+        return max(unit.peak_kv_blocks / unit.kv_blocks for unit in self.units)
+
+    @property
+    def mean_kv_frac(self) -> float:
+        """KV blocks in use, averaged over time and over the blocks of all ranks."""
+        return sum(unit.mean_kv_blocks for unit in self.units) / sum(unit.kv_blocks for unit in self.units)
 
     @property
     def requests_per_s(self) -> float:
@@ -287,7 +299,7 @@ class Collector:
             block_hit_rate=int(totals[f.O_HIT_BLOCKS]) / blocks if cached and blocks > 0 else None,
             preemptions_count=int(totals[f.O_PREEMPTIONS]),
             peak_active_requests=int(m[f.G_ACTIVE_PEAK]),
-            units=self._units(),
+            units=self._units(duration_ps),
             replicas=self._replicas(),
             records=records,
             timeline=np.concatenate(self._spans) if self._spans else None,
@@ -301,7 +313,7 @@ class Collector:
             return "colocated"
         return "prefill" if address == m[f.G_FIRST_POOL] else "decode"
 
-    def _units(self) -> tuple[UnitResult, ...]:
+    def _units(self, duration_ps: int) -> tuple[UnitResult, ...]:
         m, found = self._state.m, []
         for number, unit in enumerate(self._state.units):
             served, asked, hit, host_hit = self._per_unit[number].tolist()
@@ -319,6 +331,7 @@ class Collector:
                     evictions_count=int(m[unit + f.U_EVICTIONS]),
                     kv_blocks=int(m[unit + f.U_BLOCKS]),
                     peak_kv_blocks=int(m[unit + f.U_PEAK]),
+                    mean_kv_blocks=float(m.view(np.float64)[unit + f.U_HELD]) / duration_ps if duration_ps else 0.0,
                 )
             )
         return tuple(found)

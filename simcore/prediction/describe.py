@@ -202,6 +202,7 @@ def _prediction(outcome: Outcome, distance: Distance, **words: Any) -> Predictio
         queueing=outcome.queueing,
         preemptions_count=outcome.preemptions_count,
         kv_occupancy_frac=outcome.kv_occupancy_frac,
+        mean_kv_occupancy_frac=outcome.mean_kv_occupancy_frac,
         mixed_step_frac=outcome.mixed_step_frac,
         mean_running=outcome.mean_running,
         **words,

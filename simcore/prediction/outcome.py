@@ -55,12 +55,15 @@ class Outcome:
     queueing: Mapping[str, float]
     preemptions_count: int
     kv_occupancy_frac: float | None
+    """Peak of the rank that filled its pool most."""
     mean_active_requests: float = 0.0
     """Requests in the deployment, averaged over the run (Little's law)."""
     steady_requests_per_s: float = 0.0
     """Over the middle half of the completions: without the run's start and end."""
     is_falling_behind: bool = False
     """Late requests wait many times longer than those in the middle of the run (`falls_behind`)."""
+    mean_kv_occupancy_frac: float | None = None
+    """Averaged over the run."""
     mixed_step_frac: float | None = None
     """Share of decode steps that also held a prefill; None where no step decoded."""
 
@@ -102,6 +105,7 @@ def closed_loop_outcome(
         queueing={"meanQueueSeconds": queue_s, "meanRunningRequests": run.mean_batch},
         preemptions_count=run.preemptions_count,
         kv_occupancy_frac=run.peak_kv_frac,
+        mean_kv_occupancy_frac=run.mean_kv_frac,
         mixed_step_frac=run.mixed_steps_count / run.decode_steps_count if run.decode_steps_count else None,
     )
 
@@ -121,7 +125,6 @@ def simulated_outcome(deployment: Deployment, workload: Workload, *, seed: int, 
         raise InfeasibleError("memory", f"{run.rejected_count} requests are longer than the KV pool of {held} tokens")
     steps = sum(replica.steps_count for replica in run.replicas)
     mean_batch = sum(r.mean_batch * r.steps_count for r in run.replicas) / steps if steps else 0.0
-    peak = max(unit.peak_kv_blocks / unit.kv_blocks for unit in run.units)
     return Outcome(
         ttft=run.ttft,
         ttft_from_admission=run.ttft_from_admission,
@@ -145,7 +148,8 @@ def simulated_outcome(deployment: Deployment, workload: Workload, *, seed: int, 
             "meanRunningRequests": mean_batch,
         },
         preemptions_count=run.preemptions_count,
-        kv_occupancy_frac=peak,
+        kv_occupancy_frac=run.peak_kv_frac,
+        mean_kv_occupancy_frac=run.mean_kv_frac,
         mean_active_requests=run.requests_per_s * (run.e2e.mean_s or 0.0),
         steady_requests_per_s=steady_rate(run),
         is_falling_behind=falls_behind(run),

@@ -59,8 +59,11 @@ class Prediction:
     queueing: Mapping[str, float]
     preemptions_count: int
     kv_occupancy_frac: float | None
+    """Peak of the rank that filled its KV pool most."""
     memory: Mapping[str, Any]
     step_breakdown: Mapping[str, Any]
+    mean_kv_occupancy_frac: float | None = None
+    """KV blocks in use by requests, averaged over the run and all ranks; None = unknown."""
     mixed_step_frac: float | None = None
     """Share of decode steps that also held a prefill; None = unknown."""
     mean_running: float | None = None
@@ -122,6 +125,7 @@ class Prediction:
             "mixedStepFraction": _round(self.mixed_step_frac),
             "preemptions": self.preemptions_count,
             "kvOccupancyFraction": _round(self.kv_occupancy_frac),
+            "meanKvOccupancyFraction": _round(self.mean_kv_occupancy_frac),
             "memory": dict(self.memory),
             "stepBreakdown": dict(self.step_breakdown),
         }

@@ -15,6 +15,8 @@ class EngineOption:
     version: str | None = None
     image: str | None = None
     layouts: tuple[Layout, ...] | None = None
+    host_kv_gibibytes_per_gpu: int = 0
+    """Host memory for the KV cache of one GPU; 0 = no tier below HBM."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,17 @@ class Shape:
     option: EngineOption
     layout: Layout
     gpus_count: int
+
+    @property
+    def host_kv_gibibytes(self) -> int:
+        """Of the replica."""
+        return self.option.host_kv_gibibytes_per_gpu * self.gpus_count
+
+    @property
+    def key(self) -> tuple[str, str, int, Layout]:
+        """Orders shapes, and tells them apart."""
+        option = self.option
+        return option.engine.value, option.version or "", option.host_kv_gibibytes_per_gpu, self.layout
 
 
 @dataclass(frozen=True)

@@ -205,9 +205,29 @@ def _digest(result: SimulationResult) -> str:
 
 
 _RUN_ONCE = """
-from tests.property.test_des_laws import _digest, _example
-print(_digest(_example()))
+from tests.property.test_des_laws import _digest, _example, _predictions
+print(_digest(_example()), _predictions())
 """
+
+
+def _predictions() -> str:
+    """Digest of the documents of predictions that draw, route, cache and hand over."""
+    import json
+
+    from simcore import load_scenario, predict
+    from simcore.anchors.builtin import builtin_anchor
+
+    name = "llama-3.1-8b-sglang-mi355x-tp1"
+    common = {"model": "Llama-3.1-8B", "engine": "SGLang", "accelerator": "MI355X", "anchors": [name]}
+    drawn = {"promptTokens": {"minimum": 500, "maximum": 900}, "outputTokens": 20}
+    talk = drawn | {"conversation": {"turns": 3, "turnTokens": 100, "thinkSeconds": 1.0}}
+    rate = {"load": {"requestRate": 4.0, "requests": 90}, "routing": "random"}
+    scenarios = (
+        {"layout": {}, "replicas": 3, "workload": {"synthetic": talk}} | rate,
+        {"prefill": {}, "decode": {}, "workload": {"synthetic": drawn}} | rate,
+    )
+    documents = [predict(load_scenario(common | one, {name: builtin_anchor(name)})).document() for one in scenarios]
+    return hashlib.sha256(json.dumps(documents).encode()).hexdigest()
 
 
 def _example() -> SimulationResult:
@@ -233,7 +253,7 @@ def test_bytes_do_not_depend_on_the_hash_seed() -> None:
         )
         assert run.returncode == 0, run.stderr
         found.add(run.stdout.strip())
-    assert found == {_digest(_example())}
+    assert found == {f"{_digest(_example())} {_predictions()}"}
 
 
 # queueing theory ------------------------------------------------------------------------------------------------------

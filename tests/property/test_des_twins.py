@@ -62,6 +62,8 @@ def assert_twins(deployment: Deployment, load: Load, sessions_per_batch: int = 1
     assert [int(state.m[unit + f.U_PEAK]) for unit in state.units] == literal.peaks
     assert [int(state.m[unit + f.U_PREEMPTIONS]) for unit in state.units] == literal.preemptions
     assert [int(state.m[unit + f.U_RESIDENT]) for unit in state.units] == literal.resident
+    held = state.m.view(np.float64)[np.array(state.units) + f.U_HELD]
+    np.testing.assert_allclose(held, np.array(literal.held_ps, dtype=np.float64), rtol=1e-12, atol=0)
     return literal
 
 

@@ -92,6 +92,7 @@ class Unit:
     outstanding: list[Request] = field(default_factory=list)
     link_free_ps: int = 0
     peak: int = 0
+    held_ps: int = 0
     preemptions: int = 0
 
     # the pool of KV blocks -------------------------------------------------------------------------------------------
@@ -235,6 +236,8 @@ class Result:
     peaks: list[int]
     preemptions: list[int]
     resident: list[int]
+    held_ps: list[int]
+    """KV blocks in use times picoseconds, by unit"""
     now_ps: int
     steps: int
 
@@ -308,6 +311,8 @@ class Literal:
                     times.append(max(self.now, replica.stage_free_ps[0]) if len(replica.executors) > 1 else self.now)
             if not times:
                 break
+            for unit in [unit for pool in self.pools for unit in pool]:
+                unit.held_ps += (unit.blocks - unit.available()) * (min(times) - self.now)
             self.now = min(times)
             for executor in self.executors:
                 if executor.end_ps == self.now:
@@ -331,6 +336,7 @@ class Literal:
             [unit.peak for unit in units],
             [unit.preemptions for unit in units],
             [len(unit.in_hbm()) for unit in units],
+            [unit.held_ps for unit in units],
             self.now,
             self.steps,
         )

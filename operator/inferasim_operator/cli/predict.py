@@ -84,6 +84,13 @@ def draw(result: Mapping[str, Any]) -> None:
         f"{_number(result['interactivityTokensPerSecond'])} per user, {result['requestsPerSecond']:.4g} requests/s",
         highlight=False,
     )
+    hits = result["hitRates"]
+    shares = "" if hits.get("prefix") is None else f"hit rate {hits['prefix']:.3g} (host {_number(hits['host'])}), "
+    console.print(
+        f"  {shares}KV pool at most {_share(result['kvOccupancyFraction'])} used, "
+        f"{_share(result['meanKvOccupancyFraction'])} on average, {result['preemptions']} preemptions",
+        highlight=False,
+    )
     for phase, step in result["stepBreakdown"].items():
         parts = ", ".join(f"{name} {seconds * 1e3:.3g}" for name, seconds in step["parts"].items())
         console.print(f"  {phase} step {step['seconds'] * 1e3:.4g} ms: {parts}", highlight=False, soft_wrap=True)
@@ -91,6 +98,10 @@ def draw(result: Mapping[str, Any]) -> None:
         console.print(f"  flags: {', '.join(result['flags'])}", highlight=False, soft_wrap=True)
     for text in result["source"]["assumed"]:
         console.print(f"  assumed: {text}", highlight=False, soft_wrap=True)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
 
 
 def _number(value: float | None) -> str:

@@ -140,15 +140,16 @@ def draw(result: Mapping[str, Any]) -> None:
         highlight=False,
     )
     ranks = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("pool", "replica", "rank", "requests", "hit rate", "peak KV", "preempted"):
+    for name in ("pool", "replica", "rank", "requests", "hit rate", "peak KV", "mean KV", "preempted"):
         ranks.add_column(name, justify="right")
     for rank in result["ranks"]:
-        peak = f"{rank['peakKvBlocks'] / rank['kvBlocks']:.0%}"
+        peak, mean = (f"{rank[key] / rank['kvBlocks']:.1%}" for key in ("peakKvBlocks", "meanKvBlocks"))
         ranks.add_row(
             rank["pool"],
             *(str(rank[key]) for key in ("replica", "rank", "requests")),
             _number(rank["hitRate"]),
             peak,
+            mean,
             str(rank["preemptions"]),
         )
     console.print(ranks)

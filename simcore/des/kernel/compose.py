@@ -13,6 +13,7 @@ from simcore.des.kernel.fields import Ints
 from simcore.des.kernel.jit import compiled
 from simcore.des.kernel.lists import dequeue, push_event
 from simcore.des.kernel.members import (
+    account,
     available,
     blocks_for,
     complete,
@@ -47,6 +48,7 @@ def make_room(m: Ints, unit: int, lane: int) -> bool:
             preempt_fewest(m, unit, lane)
         else:
             preempt_latest(m, unit, lane)
+    account(m, unit)
     grow(m, unit, lane, m[lane + f.L_CLOCK])
     return preempted
 
@@ -127,6 +129,7 @@ def admit_handed(m: Ints, unit: int, lane: int, slot: int, now: int) -> bool:
     need = blocks_for(m[slot + f.S_PROMPT] + 1, m[m[unit + f.U_POOL] + f.P_BLOCK])
     if need > available(m, unit):
         return False
+    account(m, unit)
     dequeue(m, unit, slot)
     m[unit + f.U_FREE] -= need
     m[unit + f.U_RUNNING] += 1
@@ -197,6 +200,7 @@ def admit_waiting(m: Ints, unit: int, lane: int, now: int, budget: int) -> int:
         if asked > room:
             m[unit + f.U_BLOCKED] = 1
             break
+        account(m, unit)
         dequeue(m, unit, slot)
         m[unit + f.U_RUNNING] += 1
         m[lane + f.L_ADMITTED] += 1

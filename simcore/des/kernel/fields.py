@@ -213,8 +213,11 @@ PREFILL_WHOLE: Final = 2
     U_PREEMPTIONS,
     U_EVICTIONS,
     U_RESIDENT,
+    U_HELD,
+    U_SINCE,
     U_FIELDS,
-) = range(27)
+) = range(29)
+"""U_HELD holds the bits of a float64: KV blocks in use times picoseconds, up to U_SINCE."""
 
 (
     L_HEAP,

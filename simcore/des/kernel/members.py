@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simcore.des.kernel import fields as f
 from simcore.des.kernel.cache import reclaim, release
 from simcore.des.kernel.fields import Ints
@@ -21,6 +23,14 @@ def blocks_for(tokens: int, block: int) -> int:
 def available(m: Ints, unit: int) -> int:
     """Free KV blocks, counting those of cached blocks that nobody uses."""
     return m[unit + f.U_FREE] + m[unit + f.U_EVICTABLE] * m[m[unit + f.U_POOL] + f.P_NODE_BLOCKS]
+
+
+@compiled
+def account(m: Ints, unit: int) -> None:
+    """Add the KV blocks in use since the last change of them to the unit's time-weighted sum."""
+    used, elapsed_ps = m[unit + f.U_BLOCKS] - available(m, unit), m[f.G_NOW] - m[unit + f.U_SINCE]
+    m.view(np.float64)[unit + f.U_HELD] += float(used) * float(elapsed_ps)
+    m[unit + f.U_SINCE] = m[f.G_NOW]
 
 
 @compiled
@@ -112,6 +122,7 @@ def leave_decoders(m: Ints, unit: int, lane: int, at: int) -> int:
 @compiled
 def let_go(m: Ints, unit: int, slot: int) -> None:
     """Give back all KV the request holds on `unit`."""
+    account(m, unit)
     m[unit + f.U_FREE] += m[slot + f.S_PRIVATE]
     m[slot + f.S_PRIVATE] = 0
     if m[slot + f.S_NODE] != f.NONE:

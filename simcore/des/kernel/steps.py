@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simcore.des.kernel import fields as f
-from simcore.des.kernel.clock import add_gap, add_run_gaps, burst_tokens, run_ps, steps_until, steps_within
+from simcore.des.kernel.clock import PERMILLE, add_gap, add_run_gaps, burst_tokens, run_ps, steps_until, steps_within
 from simcore.des.kernel.compose import compose
 from simcore.des.kernel.fields import Ints
 from simcore.des.kernel.jit import compiled
 from simcore.des.kernel.lists import push_event
 from simcore.des.kernel.members import (
+    account,
     available,
     complete,
     decoder_blocks,
@@ -129,6 +132,9 @@ def start_steps(m: Ints, executor: int, now: int) -> bool:
             unit = m[replica + f.R_UNIT0] + rank * f.U_FIELDS
             tokens = min(tokens, free_tokens(m, number, unit, m[unit + f.U_LANE0], price, slope))
         steps = max(1, steps_within(tokens, m[executor + f.X_COUNTER], m[number + f.P_BURST]))
+        if steps > 1:
+            for rank in range(ranks):
+                account(m, m[replica + f.R_UNIT0] + rank * f.U_FIELDS)
     m[executor + f.X_START] = now
     m[executor + f.X_STEPS] = steps
     m[executor + f.X_PRICE] = price
@@ -238,12 +244,45 @@ def settle_growth(m: Ints, executor: int, now: int) -> None:
 
 
 @compiled
+def account_run(m: Ints, executor: int, unit: int, lane: int) -> None:
+    """As `account`, over a run of several steps: its decoders take their blocks at each step's start.
+
+    Blocks repeat with the block size: B(c + b) = B(c) + decoders. So steps of one remainder make an arithmetic series.
+    """
+    block, burst = m[m[unit + f.U_POOL] + f.P_BLOCK], m[m[unit + f.U_POOL] + f.P_BURST]
+    steps, counter, clock = m[executor + f.X_STEPS], m[executor + f.X_COUNTER], m[lane + f.L_CLOCK]
+    price, slope, count = float(m[executor + f.X_PRICE]), float(m[executor + f.X_SLOPE]), float(m[lane + f.L_COUNT])
+    residue, held = m[lane + f.L_RESIDUE], float(decoder_blocks(m, lane, block, clock))
+    other = m[unit + f.U_BLOCKS] - available(m, unit) - m[lane + f.L_ALLOC]
+    total = float(other) * float(m[executor + f.X_END] - m[executor + f.X_START])
+    if burst == PERMILLE:
+        for first in range(min(block, steps)):
+            terms = float((steps - 1 - first) // block + 1)
+            start, rise = price + slope * first, slope * block
+            ones, squares = terms * (terms - 1) / 2, terms * (terms - 1) * (2 * terms - 1) / 6
+            total += terms * held * start + (held * rise + count * start) * ones + count * rise * squares
+            held += float(m[residue + (clock + first) % block])
+    else:
+        tokens = 0
+        for step in range(steps):
+            total += held * (price + slope * tokens)
+            after = burst_tokens(counter + step + 1, burst) - burst_tokens(counter, burst)
+            while tokens < after:
+                held += float(m[residue + (clock + tokens) % block])
+                tokens += 1
+    m.view(np.float64)[unit + f.U_HELD] += total
+    m[unit + f.U_SINCE] = m[executor + f.X_END]
+
+
+@compiled
 def end_decodes(m: Ints, executor: int, unit: int, lane: int) -> None:
     """Commit the tokens of the run that ended on this lane's decoders; finish those that are done."""
     burst = m[m[unit + f.U_POOL] + f.P_BURST]
     now, steps, counter = m[executor + f.X_END], m[executor + f.X_STEPS], m[executor + f.X_COUNTER]
     count = m[lane + f.L_COUNT]
     start = burst_tokens(counter, burst)
+    if steps > 1:
+        account_run(m, executor, unit, lane)
     grow(m, unit, lane, m[lane + f.L_CLOCK] + burst_tokens(counter + steps - 1, burst) - start)
     first = now if steps == 1 else m[executor + f.X_START] + m[executor + f.X_PRICE]
     if count > m[lane + f.L_FRESH]:
