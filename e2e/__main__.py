@@ -1,11 +1,11 @@
-"""`python -m e2e`: build the local control plane, start it, see it, end it."""
+"""`python -m e2e`: build the local cluster, start it, see it, end it."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from e2e import binaries, errors, named, progress
+from e2e import binaries, cluster, controlplane, errors, images, named, processes, progress
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,17 +26,27 @@ def _run(options: argparse.Namespace) -> int:
         for name, path in binaries.ensure(options.programs or binaries.CONTROL_PLANE, shown=shown).items():
             print(f"{name}\t{path}")
         return 0
-    if options.command == "up" and options.detach:
-        binaries.ensure(shown=shown)  # here, so that the progress line is seen
-        print(named.export_line(named.detach(options.name, audit=options.audit).kubeconfig))
+    if options.command == "images":
+        for reference, archive in images.ensure(shown=shown).items():
+            print(f"{reference}\t{archive}")
         return 0
     if options.command == "up":
-        named.run(options.name, audit=options.audit, shown=shown)
-        return 0
+        return _up(options, shown)
     if options.command == "down":
         print("stopped" if named.down(options.name) else f"no cluster {options.name!r} is running")
         return 0
     return _status(options.name)
+
+
+def _up(options: argparse.Namespace, shown: progress.Progress) -> int:
+    if options.detach:
+        kind = cluster.LocalCluster if options.node else controlplane.ControlPlane
+        binaries.ensure(kind.needs, shown=shown)  # here, so that the progress line is seen
+        record = named.detach(options.name, audit=options.audit, with_node=options.node)
+        print(named.export_line(record.kubeconfig))
+    else:
+        named.run(options.name, audit=options.audit, shown=shown, with_node=options.node)
+    return 0
 
 
 def _status(name: str) -> int:
@@ -46,7 +56,7 @@ def _status(name: str) -> int:
         return 1
     print(f"{name}\t{record.server}\tpid {record.pid}")
     for component, pid in record.components.items():
-        running = pid is not None and named.started_at(pid) != ""
+        running = pid is not None and processes.started_at(pid) != ""
         print(f"  {component}\t{f'pid {pid}' if running else 'not running'}")
     print(named.export_line(record.kubeconfig))
     return 0
@@ -63,7 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     build = commands.add_parser("build", help="build programs into the cache")
     build.add_argument("programs", nargs="*", type=_program, metavar="PROGRAM", help="default: what `up` needs")
+    commands.add_parser("images", help="build the project's images into the cache")
     up = commands.add_parser("up", help="start a control plane, in the foreground unless told otherwise")
+    up.add_argument("--node", action="store_true", help="with a scheduler and a node that runs pods (as root)")
     up.add_argument("--detach", action="store_true", help="return once it is ready")
     up.add_argument("--audit", action="store_true", help="write an audit log")
     down = commands.add_parser("down", help="end a control plane")

@@ -16,7 +16,6 @@ import typing
 
 from e2e import binaries, commands, controlplane, node
 
-NODE_NAME = "mi355x-0"
 GPUS = 8
 # What AMD's device plugin and node labeller say about such a node (labels v1.x: PCI device id, partition mode).
 LABELS = {
@@ -30,7 +29,9 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 class Cluster(typing.Protocol):
     """What a scenario may ask of a cluster."""
 
+    node_name: str
     kubeconfig: pathlib.Path
+    state_dir: pathlib.Path
 
     def kubectl(self, *arguments: str, input: str | None = None, timeout_s: float = 60.0) -> str:  # noqa: A002
         """Run kubectl as the admin and return its output; raise KubectlError when it fails."""
@@ -46,6 +47,7 @@ class LocalCluster(controlplane.ControlPlane):
 
     needs = (*binaries.CONTROL_PLANE, *binaries.NODE, *binaries.RUNTIME, *binaries.SANDBOX)
     has_kubelets = True
+    node_name = "mi355x-0"
     _link: node.Link | None = None
     _node: node.Node | None = None
 
@@ -62,7 +64,7 @@ class LocalCluster(controlplane.ControlPlane):
         config = self._write_kubeconfig(self._pki.file("scheduler.yaml"), identity)
         self._run("kube-scheduler", commands.scheduler(self._programs["kube-scheduler"], kubeconfig=config))
         self._node = node.Node(
-            NODE_NAME,
+            self.node_name,
             link=self._link,
             folder=self.state_dir / "node",
             programs=self._programs,
@@ -70,7 +72,7 @@ class LocalCluster(controlplane.ControlPlane):
         )
         component = self._node.start(server=self.server, pki=self._pki)
         self._components["node"] = component
-        component.wait_until(lambda: self._answers(f"/api/v1/nodes/{NODE_NAME}"), timeout_s=READY_S)
+        component.wait_until(lambda: self._answers(f"/api/v1/nodes/{self.node_name}"), timeout_s=READY_S)
         pause = self.state_dir / "node" / "pause.tar"
         write_image(pause, node.SANDBOX_IMAGE, self._programs["pause"])
         self._node.load_image(pause)
@@ -95,12 +97,12 @@ def equip(cluster: Cluster) -> None:
         {"op": "add", "path": f"/status/{which}/amd.com~1gpu", "value": str(GPUS)}
         for which in ("capacity", "allocatable")
     ]
-    cluster.kubectl("patch", "node", NODE_NAME, "--subresource=status", "--type=json", "-p", json.dumps(patch))
+    cluster.kubectl("patch", "node", cluster.node_name, "--subresource=status", "--type=json", "-p", json.dumps(patch))
 
 
 def is_ready(cluster: Cluster) -> bool:
     """Whether the node takes pods."""
-    found = json.loads(cluster.kubectl("get", "node", NODE_NAME, "-o", "json"))
+    found = json.loads(cluster.kubectl("get", "node", cluster.node_name, "-o", "json"))
     tainted = any(taint["key"].startswith("node.kubernetes.io/") for taint in found["spec"].get("taints", []))
     conditions = {item["type"]: item["status"] for item in found["status"].get("conditions", [])}
     return conditions.get("Ready") == "True" and not tainted

@@ -13,7 +13,7 @@ import sys
 import time
 import types
 
-from e2e import cache, controlplane, errors, processes, progress
+from e2e import cache, cluster, controlplane, errors, node, processes, progress
 
 WATCH_S = 1.0
 READY_S = 3 * controlplane.READY_S
@@ -44,11 +44,12 @@ def find(name: str) -> Record | None:
         record = Record(**json.loads(_record_file(name).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    return record if started_at(record.pid) == record.started else None
+    return record if processes.started_at(record.pid) == record.started else None
 
 
-def run(name: str, *, audit: bool, shown: progress.Progress) -> None:
+def run(name: str, *, audit: bool, shown: progress.Progress, with_node: bool = False) -> None:
     """Run a named cluster in this process until SIGINT or SIGTERM; raise ComponentError if a component ends itself."""
+    kind = cluster.LocalCluster if with_node else controlplane.ControlPlane
     folder = state_dir(name)
 
     def refuse() -> None:
@@ -58,11 +59,11 @@ def run(name: str, *, audit: bool, shown: progress.Progress) -> None:
     with cache.exclusive(folder.with_suffix(".lock"), while_waiting=refuse):
         _record_file(name).unlink(missing_ok=True)
         try:
-            with controlplane.ControlPlane(state_dir=folder, audit=audit, shown=shown) as cluster:
-                _write_record(name, cluster)
-                print(export_line(str(cluster.kubeconfig)), flush=True)
+            with kind(state_dir=folder, audit=audit, shown=shown) as running:
+                _write_record(name, running)
+                print(export_line(str(running.kubeconfig)), flush=True)
                 while True:
-                    cluster.check()
+                    running.check()
                     time.sleep(WATCH_S)
         except KeyboardInterrupt:
             return
@@ -70,7 +71,7 @@ def run(name: str, *, audit: bool, shown: progress.Progress) -> None:
             _record_file(name).unlink(missing_ok=True)
 
 
-def detach(name: str, *, audit: bool) -> Record:
+def detach(name: str, *, audit: bool, with_node: bool = False) -> Record:
     """Start a named cluster in a process of its own session and return once it is ready; reuse a running one."""
     running = find(name)
     if running is not None:
@@ -79,7 +80,7 @@ def detach(name: str, *, audit: bool) -> Record:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "e2e", "up", "--name", name, *(["--audit"] if audit else [])],
+            [sys.executable, "-m", "e2e", "up", "--name", name, *_options(audit=audit, node=with_node)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -95,8 +96,19 @@ def detach(name: str, *, audit: bool) -> Record:
     return record
 
 
+def _options(**switches: bool) -> list[str]:
+    return [f"--{name}" for name, is_on in switches.items() if is_on]
+
+
 def down(name: str) -> bool:
-    """End a named cluster and wait until it is gone; False when there was none."""
+    """End a named cluster, wait until it is gone, and remove what killed ones left; False when there was none."""
+    try:
+        return _down(name)
+    finally:
+        node.sweep()
+
+
+def _down(name: str) -> bool:
     record = find(name)
     if record is None:
         return False
@@ -122,23 +134,13 @@ def export_line(kubeconfig: str) -> str:
     return f"export KUBECONFIG={kubeconfig}"
 
 
-def started_at(pid: int) -> str:
-    """When a process started, in ticks since boot; empty when there is none."""
-    try:
-        text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    state, *fields = text.rpartition(") ")[2].split()
-    return "" if state == "Z" else fields[18]
-
-
-def _write_record(name: str, cluster: controlplane.ControlPlane) -> None:
+def _write_record(name: str, running: controlplane.ControlPlane) -> None:
     record = Record(
         pid=os.getpid(),
-        started=started_at(os.getpid()),
-        kubeconfig=str(cluster.kubeconfig),
-        server=cluster.server,
-        components=cluster.pids(),
+        started=processes.started_at(os.getpid()),
+        kubeconfig=str(running.kubeconfig),
+        server=running.server,
+        components=running.pids(),
     )
     whole = _record_file(name).with_suffix(".new")
     whole.write_text(json.dumps(dataclasses.asdict(record), indent=2), encoding="utf-8")

@@ -28,6 +28,7 @@ LINK_PREFIX = "ifsim"
 # From the range for links inside one network (RFC 6598), where no home or data centre network should be.
 LINKS = ipaddress.IPv4Network("100.127.0.0/16")
 PODS = ipaddress.IPv4Network("10.244.0.0/16")
+_LINK_FOLDER = pathlib.Path("/sys/class/net")
 CNI_PLUGINS = pathlib.Path("/usr/lib/cni")
 SANDBOX_IMAGE = "inferasim.dev/pause:1"
 GONE_S = 30.0
@@ -85,9 +86,16 @@ class Link:
 
 def add_link() -> Link:
     """Make a pair of links on the host, with the host's address up, so that a server can listen on it."""
-    used = {name.name for name in pathlib.Path("/sys/class/net").iterdir()}
+    missing = missing_packages()
+    if os.geteuid() != 0 or missing:
+        install = f"; apt-get install {' '.join(missing)}" if missing else ""
+        raise errors.E2EError(f"a local node needs root on Linux with Debian's container tools{install}")
+    sweep()
+    used = {name.name for name in _LINK_FOLDER.iterdir()}
     link = next(link for link in map(Link, range(256)) if link.host_name not in used)
     _ip("link", "add", link.host_name, "type", "veth", "peer", "name", link.node_name)
+    owner = os.getpid()
+    _ip("link", "set", link.host_name, "alias", f"{owner} {processes.started_at(owner)}")
     _ip("address", "add", f"{link.host}/30", "dev", link.host_name)
     _ip("link", "set", link.host_name, "up")
     return link
@@ -95,8 +103,20 @@ def add_link() -> Link:
 
 def remove_link(link: Link) -> None:
     """Remove both ends if they are still there."""
-    if pathlib.Path("/sys/class/net", link.host_name).exists():
+    if (_LINK_FOLDER / link.host_name).exists():
         _ip("link", "delete", link.host_name)
+
+
+def sweep() -> None:
+    """Remove what clusters left whose processes were killed: cgroups without a process, links without an owner."""
+    for hierarchy in node_init.hierarchies():
+        for group in hierarchy.glob(f"{CGROUP_PREFIX}*"):
+            if not any(file.read_text(encoding="ascii") for file in group.rglob("cgroup.procs")):
+                remove_cgroup(group.name)
+    for folder in _LINK_FOLDER.glob(f"{LINK_PREFIX}*"):
+        pid, _, started = (folder / "ifalias").read_text(encoding="ascii").strip().partition(" ")
+        if pid and processes.started_at(int(pid)) != started:
+            _ip("link", "delete", folder.name)
 
 
 class Node:

@@ -77,6 +77,16 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in text.split()]
 
 
+def started_at(pid: int) -> str:
+    """When a process started, in ticks since boot; empty when there is none."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    state, *fields = text.rpartition(") ")[2].split()
+    return "" if state == "Z" else fields[18]
+
+
 def tail(log: pathlib.Path, *, lines: int = TAIL_LINES) -> str:
     """The last lines of a log, or a remark that there is none."""
     try:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from e2e import commands, controlplane, errors, named
+from e2e import commands, controlplane, errors, processes
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +59,7 @@ def test_control_plane_from_start_to_stop() -> None:
         pids |= cluster.pids()
         folder = cluster.state_dir
     assert not folder.exists()
-    assert [name for name, pid in pids.items() if pid is not None and named.started_at(pid)] == []
+    assert [name for name, pid in pids.items() if pid is not None and processes.started_at(pid)] == []
 
 
 def test_failed_start_leaves_the_logs_and_no_process(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from e2e import audit, binaries, cache, certs, errors, named, ports, processes, 
 
 def _wait_gone(pid: int) -> None:
     deadline_s = time.monotonic() + 10
-    while named.started_at(pid):
+    while processes.started_at(pid):
         assert time.monotonic() < deadline_s, f"process {pid} is still there"
         time.sleep(0.02)
 

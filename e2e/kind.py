@@ -1,0 +1,89 @@
+"""The same cluster from kind, on a machine with docker: `kind` and `docker` on PATH, a node image from a registry."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import types
+import typing
+
+from e2e import binaries, cluster, errors
+
+NAME = "inferasim-e2e"
+CREATE_S = 600.0
+
+
+class KindCluster:
+    """A kind cluster of one node; `with` makes and deletes it."""
+
+    node_name = f"{NAME}-control-plane"
+
+    def __init__(self) -> None:
+        self.state_dir = pathlib.Path(tempfile.mkdtemp(prefix="inferasim-kind-"))
+        self.kubeconfig = self.state_dir / "kubeconfig.yaml"
+        self._kubectl = shutil.which("kubectl")
+
+    def __enter__(self) -> typing.Self:
+        missing = missing_programs()
+        if missing:
+            raise errors.E2EError(f"CLUSTER=kind needs on PATH: {', '.join(missing)}")
+        if self._kubectl is None:
+            self._kubectl = str(binaries.ensure(["kubectl"])["kubectl"])
+        try:
+            _run("kind", "create", "cluster", "--name", NAME, "--kubeconfig", str(self.kubeconfig), "--wait", "120s")
+            labels = (f"{key}={value}" for key, value in cluster.LABELS.items())
+            self.kubectl("label", "node", self.node_name, "--overwrite", *labels)
+            cluster.equip(self)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Delete the cluster."""
+        _run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", str(self.kubeconfig))
+        shutil.rmtree(self.state_dir, ignore_errors=True)
+
+    def kubectl(self, *arguments: str, input: str | None = None, timeout_s: float = 60.0) -> str:  # noqa: A002
+        """Run kubectl as the admin."""
+        environment = os.environ | {"KUBECONFIG": str(self.kubeconfig)}
+        answer = subprocess.run(
+            [str(self._kubectl), *arguments],
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=timeout_s,
+            check=False,
+        )
+        if answer.returncode != 0:
+            raise errors.KubectlError(
+                arguments, returncode=answer.returncode, stdout=answer.stdout, stderr=answer.stderr
+            )
+        return answer.stdout
+
+    def load_image(self, archive: pathlib.Path) -> None:
+        """Copy an archive's image into the node."""
+        _run("kind", "load", "image-archive", "--name", NAME, str(archive))
+
+
+def missing_programs() -> list[str]:
+    """What kind needs and this machine lacks."""
+    return [name for name in ("kind", "docker") if shutil.which(name) is None]
+
+
+def _run(*command: str) -> None:
+    answer = subprocess.run(
+        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=CREATE_S
+    )
+    if answer.returncode != 0:
+        raise errors.E2EError(f"{' '.join(command)}: {answer.stderr.strip()[-2000:]}")

@@ -1,0 +1,56 @@
+"""Steps that scenarios share: the chart installed, a namespace made, a step timed, the operator's pods found."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from e2e import cluster, images
+from tests.integration import chart
+from tests.integration.harness import Cluster, Object
+
+OPERATOR_NAMESPACE = "inferasim"
+VALUES = ("--set", f"image.repository={images.OPERATOR.name}", "--set", f"image.tag={images.TAG}")
+ROLLOUT_S = 240.0
+T = TypeVar("T")
+
+
+def timed(found: dict[str, float], name: str, step: Callable[[], T]) -> T:
+    """Run a step and note how long it took."""
+    started_s = time.monotonic()
+    result = step()
+    found[name] = time.monotonic() - started_s
+    return result
+
+
+def namespace(running: cluster.Cluster, name: str) -> Cluster:
+    """Make a namespace named after a scenario."""
+    name = name.removeprefix("test_").replace("_", "-")[:40].strip("-")
+    running.kubectl("create", "namespace", name)
+    return Cluster(running, name)
+
+
+def install(running: cluster.Cluster, folder: pathlib.Path) -> None:
+    """`helm upgrade --install` with the built image, until the operator is ready."""
+    own = ("--namespace", OPERATOR_NAMESPACE, "--create-namespace", *VALUES)
+    chart.helm("upgrade", "--install", chart.RELEASE, str(folder), *own, kubeconfig=running.kubeconfig)
+    rollout = ("rollout", "status", "deployment/inferasim", f"--timeout={ROLLOUT_S:.0f}s")
+    running.kubectl("-n", OPERATOR_NAMESPACE, *rollout, timeout_s=ROLLOUT_S + 10)
+
+
+def operator_pods(running: cluster.Cluster) -> list[Object]:
+    """The operator's pods that are not being deleted."""
+    selector = ("-l", "app.kubernetes.io/name=inferasim")
+    answer = running.kubectl("-n", OPERATOR_NAMESPACE, "get", "pods", *selector, "-o", "json")
+    found: list[Object] = json.loads(answer)["items"]
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+def metrics(running: cluster.Cluster) -> str:
+    """The page of the operator's only pod, through the API server."""
+    (pod,) = operator_pods(running)
+    name = f"{pod['metadata']['name']}:8080"
+    return running.kubectl("get", "--raw", f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods/{name}/proxy/metrics")
