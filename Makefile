@@ -49,8 +49,9 @@ generate: setup ## Regenerate everything that is generated (CRDs, roles, docs, t
 verify: lint types layers ## Nothing generated is stale, nothing is out of style
 	$(PY) tools/generate.py --check
 
-e2e: setup ## Scenarios on a real cluster
-	$(PY) -m pytest -q e2e/scenarios
+e2e: setup ## Scenarios with the built images on a real cluster: of this machine's own, as root, or CLUSTER=kind
+	$(PY) -m e2e packages --install
+	CLUSTER=$(if $(filter kind,$(CLUSTER)),kind,local) $(PYTEST) -s e2e/scenarios
 
 harvest-cpu: setup ## Harvest a real vLLM on this machine's CPU and predict from it (installs vLLM on first use)
 	$(PY) -m e2e.harvest_cpu

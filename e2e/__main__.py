@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import subprocess
 import sys
 
-from e2e import binaries, cluster, controlplane, errors, images, named, processes, progress
+from e2e import binaries, cluster, controlplane, errors, images, named, node, processes, progress
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,6 +29,8 @@ def _run(options: argparse.Namespace) -> int:
         for name, path in binaries.ensure(options.programs or binaries.CONTROL_PLANE, shown=shown).items():
             print(f"{name}\t{path}")
         return 0
+    if options.command == "packages":
+        return _packages(install=options.install)
     if options.command == "images":
         for reference, archive in images.ensure(shown=shown).items():
             print(f"{reference}\t{archive}")
@@ -36,6 +41,24 @@ def _run(options: argparse.Namespace) -> int:
         print("stopped" if named.down(options.name) else f"no cluster {options.name!r} is running")
         return 0
     return _status(options.name)
+
+
+def _packages(*, install: bool) -> int:
+    missing = [] if os.environ.get("CLUSTER") == "kind" else [*node.missing_packages(), *images.missing_packages()]
+    if not missing:
+        return 0
+    if not install:
+        print(" ".join(missing))
+        return 1
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0:
+        raise errors.E2EError(f"install as root: {' '.join(missing)} (names as in Debian 12)")
+    for command in (["update"], ["install", "--yes", "--no-install-recommends", *missing]):
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        answer = subprocess.run([apt, "--quiet", *command], env=environment, stdout=sys.stderr, check=False)
+        if answer.returncode != 0:
+            raise errors.E2EError(f"apt-get {' '.join(command)} failed")
+    return 0
 
 
 def _up(options: argparse.Namespace, shown: progress.Progress) -> int:
@@ -73,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     build = commands.add_parser("build", help="build programs into the cache")
     build.add_argument("programs", nargs="*", type=_program, metavar="PROGRAM", help="default: what `up` needs")
+    packages = commands.add_parser("packages", help="the Debian packages that a node and its images need and that lack")
+    packages.add_argument("--install", action="store_true", help="install them")
     commands.add_parser("images", help="build the project's images into the cache")
     up = commands.add_parser("up", help="start a control plane, in the foreground unless told otherwise")
     up.add_argument("--node", action="store_true", help="with a scheduler and a node that runs pods (as root)")

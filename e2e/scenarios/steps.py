@@ -6,9 +6,9 @@ import json
 import pathlib
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from e2e import cluster, images
+from e2e import cluster, controlplane, images
 from tests.integration import chart
 from tests.integration.harness import Cluster, Object
 
@@ -30,7 +30,7 @@ def namespace(running: cluster.Cluster, name: str) -> Cluster:
     """Make a namespace named after a scenario."""
     name = name.removeprefix("test_").replace("_", "-")[:40].strip("-")
     running.kubectl("create", "namespace", name)
-    return Cluster(running, name)
+    return Cluster(cast(controlplane.ControlPlane, running), name)
 
 
 def install(running: cluster.Cluster, folder: pathlib.Path) -> None:

@@ -193,7 +193,7 @@ def mix_of_the_plan() -> Object:
     }
 
 
-def load(service: str, *, clients: int) -> Object:
+def load(address: str, *, clients: int) -> Object:
     """A Job that is so many clients of a Service, as the plan supposed them."""
     spec = {
         "schema": "inferasim.dev/harvest/v1",
@@ -203,17 +203,13 @@ def load(service: str, *, clients: int) -> Object:
     }
     script = (
         f"echo '{json.dumps(spec)}' > /tmp/spec.json; exec python -m inferasim_harvester probe --spec /tmp/spec.json"
-        f" --engine-url http://$LLAMA_HOST:8000 --concurrency {clients} --requests-each 400"
+        f" --engine-url http://{address}:8000 --concurrency {clients} --requests-each 400"
         " --prompt-tokens 512 --output-tokens 64"
     )
     container = {
         "name": "clients",
         "image": images.HARVESTER.reference,
-        "command": [
-            "sh",
-            "-c",
-            script.replace("$LLAMA_HOST", f"${{{service.upper().replace('-', '_')}_SERVICE_HOST}}"),
-        ],
+        "command": ["sh", "-c", script],
     }
     return {
         "apiVersion": "batch/v1",
@@ -243,7 +239,8 @@ def test_from_harvest_to_live_error(team: Cluster, release: cluster.Cluster, tim
     team.kubectl("rollout", "status", f"deployment/{name}", "--timeout=180s", timeout_s=190.0)
     assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == images.ENGINE.reference
 
-    team.apply(load(name, clients=choice["configuration"]["concurrency"]))
+    address = team.get("service", name)["spec"]["clusterIP"]
+    team.apply(load(address, clients=choice["configuration"]["concurrency"]))
     path = '.status.conditions[?(@.type=="Reporting")].status'
     reported = steps.timed(
         timings, "load to live error", lambda: team.wait_for("deploymentmix", "llama", path, "True", timeout_s=240.0)
