@@ -27,8 +27,8 @@ from simcore.anchors.checks import check_anchor
 from simcore.anchors.schema import Anchor, load_anchor
 from simcore.anchors.select import Target, select_anchor
 from simcore.cards.layout import Engine, Layout
+from simcore.des.closed_loop import closed_loop
 from simcore.des.config import SchedulerConfig
-from simcore.prediction.outcome import closed_loop_outcome
 from simcore.stepcost.anchored import anchored
 
 MODEL: typing.Final = {
@@ -122,21 +122,19 @@ def comparison(anchor: Anchor, live: dict[str, typing.Any]) -> dict[str, typing.
     pool = anchor.memory.kv_pool_tokens if anchor.memory is not None else None
     if pool is None:
         raise HarvestFailedError("the anchor does not say how many tokens the KV cache holds")
-    predicted = closed_loop_outcome(
-        anchored(anchor, layout=Layout()),
+    run = closed_loop(
+        anchored(anchor, layout=Layout()).table(concurrency),
         SchedulerConfig(Engine.VLLM, MAX_RUNNING, TOKEN_BUDGET, TOKEN_BUDGET, pool),
-        attention_dp=1,
         concurrency=concurrency,
-        requests_count=concurrency * (REQUESTS_EACH + 1),
+        requests=concurrency * (REQUESTS_EACH + 1),
         prompt_tokens=PROMPT_TOKENS,
         output_tokens=OUTPUT_TOKENS,
+        warmup_requests=concurrency,  # the opening wave is dropped on both sides
     )
-    if predicted.tpot is None or predicted.tpot.mean_s is None or predicted.ttft.mean_s is None:
-        raise HarvestFailedError(f"the simulator states no mean at concurrency {concurrency}")
     pairs = {
-        "tpotMs": (predicted.tpot.mean_s * 1e3, live["tpotMs"]),
-        "tokensPerSecond": (predicted.throughput_tokens_per_s, live["throughputTokensPerSecond"]),
-        "ttftMs": (predicted.ttft.mean_s * 1e3, live["ttftMs"]),
+        "tpotMs": (float(run.tpot_s.mean()) * 1e3, live["tpotMs"]),
+        "tokensPerSecond": (run.output_tokens_per_s, live["throughputTokensPerSecond"]),
+        "ttftMs": (float(run.ttft_s.mean()) * 1e3, live["ttftMs"]),
     }
     return {
         "concurrency": concurrency,

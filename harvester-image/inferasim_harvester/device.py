@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,9 @@ def architecture(root: Path = SYSFS) -> str | None:
 
 
 def violations(samples: Sequence[Sample]) -> float | None:
-    """Sum of the exporter's throttle counters; None without any."""
+    """Sum of the exporter's throttle counters; None without any, or where one is no number."""
     values = [sample.value for sample in samples if VIOLATION in sample.name.lower()]
-    return sum(values) if values else None
+    return sum(values) if values and all(math.isfinite(value) for value in values) else None
 
 
 def _text(path: Path) -> str | None:

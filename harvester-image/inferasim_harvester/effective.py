@@ -21,6 +21,7 @@ Path = tuple[str, ...]
 _REPORT: Final[Mapping[Engine, Mapping[str, Path]]] = {
     Engine.VLLM: {
         "tensorParallel": ("vllm_config", "parallel_config", "tensor_parallel_size"),
+        "pipelineParallel": ("vllm_config", "parallel_config", "pipeline_parallel_size"),
         "attentionDataParallel": ("vllm_config", "parallel_config", "data_parallel_size"),
         "expertParallel": ("vllm_config", "parallel_config", "enable_expert_parallel"),
         "prefixCaching": ("vllm_config", "cache_config", "enable_prefix_caching"),
@@ -28,6 +29,7 @@ _REPORT: Final[Mapping[Engine, Mapping[str, Path]]] = {
     },
     Engine.SGLANG: {
         "tensorParallel": ("tp_size",),
+        "pipelineParallel": ("pp_size",),
         "expertParallel": ("ep_size",),
         "kvDtype": ("kv_cache_dtype",),
         "attentionBackend": ("attention_backend",),
@@ -35,6 +37,7 @@ _REPORT: Final[Mapping[Engine, Mapping[str, Path]]] = {
     },
     Engine.ATOM: {
         "tensorParallel": ("tensor_parallel_size",),
+        "pipelineParallel": ("pipeline_parallel_size",),
         "attentionDataParallel": ("enable_dp_attention",),
         "expertParallel": ("enable_expert_parallel",),
         "prefixCaching": ("enable_prefix_caching",),
@@ -47,6 +50,12 @@ _INVERTED: Final[Mapping[Engine, Mapping[str, Path]]] = {
     Engine.SGLANG: {"graphCapture": ("disable_cuda_graph",), "prefixCaching": ("disable_radix_cache",)},
     Engine.ATOM: {"graphCapture": ("enforce_eager",)},
 }
+# Where a report holds the drafter, null without one.
+_SPECULATION: Final[Mapping[Engine, Path]] = {
+    Engine.VLLM: ("vllm_config", "speculative_config"),
+    Engine.SGLANG: ("speculative_algorithm",),
+    Engine.ATOM: ("method",),
+}
 _CACHE_LABELS: Final = {"enable_prefix_caching": "prefixCaching", "cache_dtype": "kvDtype"}
 """Labels of vllm:cache_config_info."""
 
@@ -54,6 +63,7 @@ _SIZES: Final = (("vllm_config", "compilation_config", "cudagraph_capture_sizes"
                  ("cuda_graph_bs",), ("cudagraph_capture_sizes",))  # fmt: skip
 _BUDGET: Final = (("vllm_config", "scheduler_config", "max_num_batched_tokens"), ("chunked_prefill_size",),
                   ("max_num_batched_tokens",))  # fmt: skip
+_LONGEST_CHUNK: Final = (("vllm_config", "scheduler_config", "long_prefill_token_threshold"),)
 _POOL: Final = (("vllm_config", "cache_config", "kv_cache_size_tokens"), ("max_total_num_tokens",))
 
 # Log lines: (figure, pattern, factor). vLLM v1/worker and v1/core, SGLang model_runner. A GiB is stated as `GB` there.
@@ -81,8 +91,17 @@ class Effective:
     graph_mode: str | None = None
     """`full` or `piecewise`, where the engine says it."""
     token_budget: int | None = None
+    """Most tokens of one step."""
+    longest_chunk: int | None = None
+    """Most tokens of one prompt in one step, where that is less."""
     kv_pool_tokens: int | None = None
     memory: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def step_tokens(self) -> int | None:
+        """The longest prompt that is computed in one step; None when the engine does not say."""
+        known = [limit for limit in (self.token_budget, self.longest_chunk) if limit is not None]
+        return min(known) if known else None
 
     def note(self, name: str, value: object, source: str) -> None:
         """Records a setting; a later source wins."""
@@ -152,6 +171,10 @@ def _read_report(engine: Engine, version: str, report: Mapping[str, Any], found:
         value = _leaf(report, path)
         if isinstance(value, bool):
             found.note(name, "off" if value else "on", "server report")
+    *parents, leaf = _SPECULATION[engine]
+    holder = _leaf(report, tuple(parents)) if parents else report
+    if isinstance(holder, Mapping) and leaf in holder:
+        found.note("speculation", "on" if holder[leaf] else "off", "server report")
     if engine is Engine.SGLANG:
         _read_sglang_ranks(report, found)
     if isinstance(report.get("version"), str):
@@ -162,7 +185,7 @@ def _read_report(engine: Engine, version: str, report: Mapping[str, Any], found:
     mode = _leaf(report, ("vllm_config", "compilation_config", "cudagraph_mode"))
     if isinstance(mode, str):
         found.graph_mode = "full" if "FULL" in mode.upper() else "piecewise" if "PIECEWISE" in mode.upper() else None
-    for paths, field_name in ((_BUDGET, "token_budget"), (_POOL, "kv_pool_tokens")):
+    for paths, field_name in ((_BUDGET, "token_budget"), (_LONGEST_CHUNK, "longest_chunk"), (_POOL, "kv_pool_tokens")):
         number = next((v for path in paths if isinstance(v := _leaf(report, path), int) and v > 0), None)
         if number is not None:
             setattr(found, field_name, number)

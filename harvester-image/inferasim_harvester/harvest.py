@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from inferasim_harvester import assemble, checkpoint, device, engine_process, launch, plan
+from inferasim_harvester import assemble, checkpoint, device, engine_process, launch, live_checks, plan
 from inferasim_harvester.effective import Effective, parse_report, read_effective
 from inferasim_harvester.engine_process import EngineProcess
 from inferasim_harvester.errors import (
@@ -24,15 +24,16 @@ from inferasim_harvester.errors import (
 )
 from inferasim_harvester.measure import Precision, measure_decode, measure_packed, measure_prefill
 from inferasim_harvester.metrics_page import Counters, Sample, counters, difference, parse_page
+from inferasim_harvester.output import recall_frac
 from inferasim_harvester.overhead import client_s_per_event
-from inferasim_harvester.plan import DRIFT, Point
+from inferasim_harvester.plan import CLOCKS, DRIFT, Point
 from inferasim_harvester.progress import ANCHOR_FILE, Progress
 from inferasim_harvester.prompts import Prompts
 from inferasim_harvester.session import Session
 from inferasim_harvester.spec import HarvestSpec
 from inferasim_harvester.store import Points
 from inferasim_harvester.streams import dialect_of
-from inferasim_harvester.verdict import all_checks
+from inferasim_harvester.verdict import Seen, all_checks
 from inferasim_harvester.wire import Address, Client
 from simcore.anchors.checks import CheckResult, worst
 from simcore.anchors.schema import Anchor
@@ -91,6 +92,8 @@ class Harvest:
             effective = await self._effective()
             throttled = await self._violations()
             client_s = await client_s_per_event()
+            recall = await recall_frac(session)
+            started = await self._clocks()
             await self._warm_up(session)
             await self._sweep(session, todo, effective)
             effective.kv_pool_tokens = effective.kv_pool_tokens or (await self._effective()).kv_pool_tokens
@@ -104,6 +107,7 @@ class Harvest:
                 self.options.node,
                 self.options.client_command,
             )
+            self._keep_clocks(started, await self._clocks())
             anchor, checks = all_checks(
                 self.spec,
                 self.points.records,
@@ -111,8 +115,16 @@ class Harvest:
                 is_gpu=self.is_gpu,
                 own_engine=self.process is not None,
                 devices=before,
-                violations=(throttled, await self._violations()),
-                client_s_per_event=client_s,
+                seen=Seen(
+                    violations=(throttled, await self._violations()),
+                    client_s_per_event=client_s,
+                    model=session.model,
+                    output=live_checks.output(
+                        recall,
+                        str(effective.settings.get("kvDtype", self.spec.signature.kv_dtype)),
+                        real_weights=self.spec.model.weights == "Real",
+                    ),
+                ),
             )
         except HarvestError as error:
             raise await self._explained(error) from error
@@ -174,6 +186,18 @@ class Harvest:
             if loop.time() >= deadline_s:
                 raise EngineNotReadyError(f"no token within {self.options.start_timeout_s:g} s: {last}")
             await asyncio.sleep(READY_POLL_S)
+
+    async def _clocks(self) -> tuple[float, float | None]:
+        """(our clock, the engine's), seconds."""
+        answer = await self.client.get("/v1/models", INFO_STALL_S)
+        return answer.sent_s, answer.date_s
+
+    def _keep_clocks(self, before: tuple[float, float | None], after: tuple[float, float | None]) -> None:
+        """The longest stretch that both clocks were seen over stays, whichever pod saw it."""
+        client_s = after[0] - before[0]
+        server_s = after[1] - before[1] if after[1] is not None and before[1] is not None else None
+        if client_s > self.points.records.get(CLOCKS, {}).get("clientS", 0.0):
+            self.points.add(CLOCKS, {"clientS": client_s, "serverS": server_s})
 
     async def _page(self) -> list[Sample]:
         try:
@@ -269,7 +293,9 @@ class Harvest:
         return after
 
     async def _measure(self, session: Session, point: Point, effective: Effective) -> dict[str, Any]:
-        budget = effective.token_budget
+        budget, longest = effective.token_budget, effective.step_tokens
+        if point.phase == "Prefill" and longest is not None and point.length > longest:
+            raise MeasurementFailedError(f"{point.length} tokens take several steps of at most {longest}")
         if point.phase == "Prefill":
             prefill = await measure_prefill(
                 session, point.length, self._blocker(budget), self.options.prefill, point.name
@@ -295,7 +321,15 @@ class Harvest:
             raise MeasurementFailedError(
                 f"{point.count} requests of {point.length} tokens exceed the KV pool of {pool}"
             )
-        decode = await measure_decode(session, point.count, point.length, self.options.decode, budget, point.name)
+        decode = await measure_decode(
+            session,
+            point.count,
+            point.length,
+            self.options.decode,
+            budget,
+            point.name,
+            speculates=self.spec.signature.speculation is not None,
+        )
         return {
             "stepsS": decode.steps_s,
             "contextTokens": sum(decode.context_tokens) / len(decode.context_tokens),

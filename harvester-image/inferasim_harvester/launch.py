@@ -57,10 +57,12 @@ def asked_settings(spec: HarvestSpec) -> Settings:
     signature = spec.signature
     wishes: Settings = {
         "tensorParallel": spec.layout.tensor_parallel,
+        "pipelineParallel": spec.layout.pipeline_parallel,
         "attentionDataParallel": spec.attention_ranks,
         "expertParallel": spec.layout.expert_parallel,
         "graphCapture": "on" if signature.graph_capture == "Enabled" else "off",
         "prefixCaching": "off",
+        "speculation": "off" if signature.speculation is None else "on",
     }
     for name, word in (
         ("kvDtype", signature.kv_dtype),
@@ -125,7 +127,7 @@ def stated_settings(engine: Engine, version: str, argv: Sequence[str]) -> Settin
             found[name] = int(value) if isinstance(value, str) and value.isdigit() else 1
             if any(flag not in argv for flag in rule.get("also", ())):
                 found[name] = 1
-        elif form == "switch":
+        elif form in ("switch", "stated"):
             found[name] = "on" if value is not None else "off"
         elif form in ("absent", "given"):
             found[name] = "off" if value is not None else "on"
@@ -154,7 +156,7 @@ def _flags(rule: Mapping[str, Any], value: object) -> list[str]:
         return [flag] if value == "on" else []
     if form == "absent":
         return [flag] if value == "off" else []
-    return [] if form == "given" else [f"{flag}={value}"]
+    return [] if form in ("given", "stated") else [f"{flag}={value}"]
 
 
 def _chosen(name: str, word: str, rule: Mapping[str, Any]) -> str:
@@ -199,6 +201,16 @@ def _refuse_overrides(argv: Sequence[str], extra: Sequence[str], rules: Mapping[
     """An extra argument may not restate what the spec decides: the anchor would be labelled wrongly (case E10)."""
     owned = {token.split("=", 1)[0] for token in argv if token.startswith("-")}
     owned |= {flag.split("=", 1)[0] for rule in rules["settings"].values() for flag in rule["flags"]}
-    for token in extra:
-        if token.startswith("-") and token.split("=", 1)[0] in owned:
+    owned |= {*rules["relabels"], *rules["dummyWeights"]}
+    owned = {_plain(flag) for flag in owned}
+    for index, token in enumerate(extra):
+        following = extra[index + 1] if index + 1 < len(extra) else ""
+        said = {token.split("=", 1)[0], token, f"{token}={following}"}
+        if token.startswith("-") and owned & {_plain(flag) for flag in said}:
             raise InputError("engine.extraArgs", token, "not restate what the spec decides")
+
+
+def _plain(flag: str) -> str:
+    """One spelling of a flag that engines take with dashes or underscores."""
+    name, equals, value = flag.partition("=")
+    return name.replace("_", "-") + equals + value

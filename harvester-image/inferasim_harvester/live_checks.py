@@ -18,6 +18,12 @@ IDLE_MEMORY_FRAC: Final = 0.03
 """Memory in use on an idle GPU: driver and firmware take a few hundred MiB."""
 CLOCK_LOW, CLOCK_HIGH = 0.80, 1.005
 """Engine's own end-to-end time over the client's: below 1 by the way through the front end, never above it."""
+CLOCK_RATE, CLOCK_UNCERTAIN = 0.01, 0.05
+"""Difference of two clocks' rates that is flagged, and how well it must be known (ours)."""
+RECALL_PASS, RECALL_REFUSE = 0.8, 0.2
+"""Share of a repeated sequence that a working model continues (ours: broken formats get next to none)."""
+CHUNK_PASS, CHUNK_FLAG = 0.02, 0.5
+"""Tokens per chunk beside 1 without speculation (ours: front ends gather a few; two a chunk is something else)."""
 STALL_FLAG: Final = 0.10
 """Mean gap over median gap, minus 1 (ours)."""
 COALESCED_FLAG: Final = 0.05
@@ -34,11 +40,13 @@ def real_tokens(tally: Tally) -> list[CheckResult]:
     detail = f"asked for {asked} prompt tokens, {served} were served; the worst request is off by {worst:.2%}"
     numbers = {"askedTokens": float(asked), "servedTokens": float(served), "worstDeviation": worst}
     prompt = CheckResult("served-length", verdict, detail, numbers)
-    gap = tally.produced_tokens / tally.asked_output_tokens - 1.0 if tally.asked_output_tokens else 0.0
+    # Request by request: one that is too long does not make up for one that is too short.
+    missed = tally.missed_tokens / tally.asked_output_tokens if tally.asked_output_tokens else 0.0
     output = CheckResult(
         "output-length",
-        Verdict.PASS if gap == 0 else Verdict.FLAG if abs(gap) <= LENGTH_REFUSE else Verdict.REFUSE,
-        f"asked for {tally.asked_output_tokens} output tokens, {tally.produced_tokens} were produced",
+        Verdict.PASS if missed == 0 else Verdict.FLAG if missed <= LENGTH_REFUSE else Verdict.REFUSE,
+        f"asked for {tally.asked_output_tokens} output tokens, {tally.produced_tokens} were produced, "
+        f"{tally.missed_tokens} off request by request",
         {"askedTokens": float(tally.asked_output_tokens), "producedTokens": float(tally.produced_tokens)},
     )
     return [prompt, output]
@@ -54,6 +62,37 @@ def empty_chunks(tally: Tally) -> CheckResult:
     return CheckResult("empty-chunks", Verdict.PASS, "every stream began with a token", numbers)
 
 
+def stream_ends(tally: Tally) -> CheckResult:
+    """Every stream came to its end mark; one without was cut off, wherever its token count stands."""
+    numbers = {"cutStreams": float(tally.cut_streams), "requests": float(tally.requests)}
+    if tally.cut_streams:
+        detail = f"{tally.cut_streams} of {tally.requests} streams ended without their end mark"
+        return CheckResult("stream-ends", Verdict.FLAG, detail, numbers)
+    return CheckResult("stream-ends", Verdict.PASS, "every stream came to its end mark", numbers)
+
+
+def served_model(served: str | None, name: str, path: str) -> CheckResult:
+    """The engine serves the model that the anchor is labelled with; one that ran before us may serve any."""
+    if served is None:
+        return CheckResult("served-model", Verdict.FLAG, "the engine does not say which model it serves")
+    same = served in (name, path)
+    detail = f"the engine serves {served}" + ("" if same else f", the anchor would say {name}")
+    return CheckResult("served-model", Verdict.PASS if same else Verdict.REFUSE, detail[:1900])
+
+
+def token_chunks(per_chunk: float, name: str, *, speculates: bool) -> CheckResult:
+    """One token a chunk, where nothing speculates; else either something does, or the stream is gathered."""
+    numbers = {"tokensPerChunk": per_chunk}
+    off = abs(per_chunk - 1.0)
+    if speculates or off <= CHUNK_PASS:
+        return CheckResult("token-chunks", Verdict.PASS, f"{per_chunk:.3g} tokens a chunk", numbers)
+    detail = f"{per_chunk:.3g} tokens a chunk at {name} without speculation; steps were counted by tokens"
+    if off <= CHUNK_FLAG:
+        return CheckResult("token-chunks", Verdict.FLAG, detail, numbers)
+    detail = f"{per_chunk:.3g} tokens a chunk at {name}: the engine speculates unasked, or its stream is gathered"
+    return CheckResult("token-chunks", Verdict.REFUSE, detail, numbers)
+
+
 def prefix_counters(hit_tokens: float | None, queried_tokens: float | None) -> CheckResult | None:
     """Only the cases where the counters cannot be read; else None, and `prefix_hits` judges the numbers."""
     if hit_tokens is None:
@@ -65,10 +104,25 @@ def prefix_counters(hit_tokens: float | None, queried_tokens: float | None) -> C
     return None
 
 
+def output(recall: float | None, kv_dtype: str | None, *, real_weights: bool = True) -> CheckResult:
+    """What is produced continues what was shown (public case A24): a broken format is as fast as a sound one."""
+    if recall is None:
+        return CheckResult("output", Verdict.FLAG, "unchecked: the answers hold neither token ids nor text")
+    numbers = {"recall": recall}
+    if not real_weights:
+        detail = "unchecked: random weights produce nothing that could be judged"
+        return CheckResult("output", Verdict.FLAG, detail, numbers)
+    detail = f"{recall:.0%} of a repeated sequence was continued rightly"
+    if recall >= RECALL_PASS:
+        return CheckResult("output", Verdict.PASS, detail, numbers)
+    doubtful = recall < RECALL_REFUSE or "fp8" in (kv_dtype or "").lower()
+    return CheckResult("output", Verdict.REFUSE if doubtful else Verdict.FLAG, detail, numbers)
+
+
 def clock_agreement(engine_s: float | None, client_s: float, requests: float | None, sent: int) -> CheckResult:
     """The engine's clock and ours measure the same requests."""
     if engine_s is None or not requests or not client_s:
-        return CheckResult("clock-agreement", Verdict.PASS, "the engine prints no end-to-end time to compare with")
+        return CheckResult("clock-agreement", Verdict.FLAG, "unchecked: the engine prints no end-to-end time")
     ratio = (engine_s / requests) / (client_s / sent)
     numbers = {"engineOverClient": ratio, "engineRequests": requests, "clientRequests": float(sent)}
     if round(requests) != sent:
@@ -76,6 +130,22 @@ def clock_agreement(engine_s: float | None, client_s: float, requests: float | N
         return CheckResult("clock-agreement", Verdict.REFUSE, detail, numbers)
     verdict = Verdict.PASS if CLOCK_LOW <= ratio <= CLOCK_HIGH else Verdict.FLAG
     return CheckResult("clock-agreement", verdict, f"the engine's own times are {ratio:.3f} of ours", numbers)
+
+
+def clock_rate(server_s: float | None, client_s: float) -> CheckResult:
+    """The engine's machine counts as many seconds as ours between two answers, by their Date headers."""
+    if server_s is None:
+        return CheckResult("clock-rate", Verdict.FLAG, "unchecked: the engine's answers carry no date")
+    # Either date is cut to a whole second, so their difference is up to one off.
+    uncertain = 1.0 / client_s if client_s > 0 else 1.0
+    ratio = server_s / client_s if client_s > 0 else 1.0
+    numbers = {"serverOverClient": ratio, "seconds": client_s, "uncertainty": uncertain}
+    if uncertain > CLOCK_UNCERTAIN:
+        detail = f"unchecked: whole seconds say nothing of a rate over {client_s:.0f} s"
+        return CheckResult("clock-rate", Verdict.FLAG, detail, numbers)
+    verdict = Verdict.PASS if abs(ratio - 1.0) <= CLOCK_RATE + uncertain else Verdict.FLAG
+    detail = f"{server_s:.0f} s on the engine's clock while {client_s:.0f} s passed on ours"
+    return CheckResult("clock-rate", verdict, detail, numbers)
 
 
 def precision(points: Mapping[str, Estimate]) -> CheckResult:
@@ -146,9 +216,16 @@ def idle_devices(before: Sequence[Device], expected: int, *, is_gpu: bool, own_e
 def throttling(before: float | None, after: float | None, *, is_gpu: bool) -> CheckResult:
     """The exporter's violation counters did not move while we measured."""
     if before is None or after is None:
-        verdict = Verdict.FLAG if is_gpu else Verdict.PASS
-        return CheckResult("throttling", verdict, "no metrics exporter was asked" if is_gpu else "no GPU is measured")
+        if not is_gpu:
+            return CheckResult("throttling", Verdict.PASS, "no GPU is measured")
+        told = "stopped answering" if before is not None else "was asked, or it has no throttle counters"
+        return CheckResult(
+            "throttling", Verdict.FLAG, f"{'the' if before is not None else 'no'} metrics exporter {told}"
+        )
     growth = after - before
+    if growth < 0:
+        detail = "the exporter's counters ran backwards: it was restarted"
+        return CheckResult("throttling", Verdict.FLAG, detail, {"violations": growth})
     verdict = Verdict.REFUSE if growth > 0 else Verdict.PASS
     detail = f"throttle counters grew by {growth:g}" if growth > 0 else "no throttling was counted"
     return CheckResult("throttling", verdict, detail, {"violations": growth})

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferasim_harvester.errors import MeasurementFailedError
 from inferasim_harvester.estimates import estimate
 from inferasim_harvester.session import Session, spread_s
-from inferasim_harvester.streams import Stream
+from inferasim_harvester.streams import Floats, Stream
 
 UNKNOWN_BUDGET: Final = 2048
 """Token budget assumed only to guess how long a wave takes to be admitted; a wrong guess costs a repeat."""
@@ -27,6 +28,8 @@ SAME_STEP_FRAC: Final = 0.2
 INVALID_TRIES: Final = 6
 COALESCED_FRAC, COALESCED_LIMIT = 0.25, 0.05
 """A gap below this part of the mean gap shows chunks that a busy front end sent together; tolerated up to the limit."""
+GATHERED_LIMIT: Final = 0.02
+"""Tokens per chunk above 1 without speculation, beyond which steps are counted by tokens."""
 LAG: Final = 8
 """Steps between the chunks that are compared where single gaps are no steps."""
 
@@ -81,14 +84,15 @@ class Window:
     """Most chunks any request had before the last one joined."""
 
 
-def common_window(streams: Sequence[Stream], steps: int) -> Window | None:
+def common_window(streams: Sequence[Stream], steps: int, *, speculates: bool = False) -> Window | None:
     """The steps after the last request's first token and before the first one's end; None when they are too few.
 
-    Prefill is excluded: before that moment steps still hold prompts.
+    Prefill is excluded: before that moment steps still hold prompts. Without speculation a token is a step, however
+    many tokens a chunk carries; with it a chunk is.
     """
     start_s = max(stream.first_s for stream in streams)
     end_s = min(float(stream.times_s[-1]) for stream in streams)
-    gaps, lagged, contexts, per_chunk = [], [], [], []
+    shared: list[tuple[Floats, Floats]] = []
     stagger = 0
     for stream in streams:
         first = int(np.searchsorted(stream.times_s, start_s))
@@ -96,26 +100,52 @@ def common_window(streams: Sequence[Stream], steps: int) -> Window | None:
         stagger = max(stagger, first)
         if last - first < max(1, steps * 3 // 4):
             return None
-        times, tokens = stream.times_s[first : last + 1], stream.tokens[first : last + 1]
-        gaps.append(np.diff(times))
-        lag = min(LAG, len(times) - 1)
-        lagged.append((times[lag:] - times[:-lag]) / lag)
-        contexts.append(stream.prompt_tokens + float(np.mean(tokens[:-1])))
-        per_chunk.append(float(tokens[-1] - tokens[0]) / (last - first))
+        shared.append((stream.times_s[first : last + 1], stream.tokens[first : last + 1]))
+    gaps = [np.diff(times) for times, _ in shared]
     every = np.concatenate(gaps)
     mean_s = float(np.mean(every))
-    coalesced = float(np.mean(every < COALESCED_FRAC * mean_s))
-    # The paper's median gap; where chunks come in bunches, a gap is no step but eight of them still are eight steps.
-    step_s = float(np.median(every if coalesced <= COALESCED_LIMIT else np.concatenate(lagged)))
-    if step_s <= 0:
+    if mean_s <= 0:
         raise MeasurementFailedError("whole waves arrive at once: the engine or a proxy buffers its stream")
-    return Window(
-        step_s, float(np.mean(contexts)), float(np.mean(per_chunk)), mean_s / step_s - 1.0, coalesced, stagger
-    )
+    coalesced = float(np.mean(every < COALESCED_FRAC * mean_s))
+    per_chunk = float(np.mean([(tokens[-1] - tokens[0]) / (len(tokens) - 1) for _, tokens in shared]))
+    # The paper's median gap; where chunks come in bunches or carry several tokens, a gap is no step, but a span of
+    # several bunches still holds all the steps of their tokens.
+    if coalesced <= COALESCED_LIMIT and (speculates or per_chunk <= 1.0 + GATHERED_LIMIT):
+        step_s, mean_step_s = float(np.median(every)), mean_s
+    else:
+        lag = max(LAG, 2 * max(_longest_bunch(part < COALESCED_FRAC * mean_s) for part in gaps))
+        step_s = float(np.median(np.concatenate([_spans(*window, lag, speculates=speculates) for window in shared])))
+        mean_step_s = mean_s / (1.0 if speculates else per_chunk)
+    contexts = [
+        stream.prompt_tokens + np.mean(tokens[:-1]) for stream, (_, tokens) in zip(streams, shared, strict=True)
+    ]
+    return Window(step_s, float(np.mean(contexts)), per_chunk, mean_step_s / step_s - 1.0, coalesced, stagger)
+
+
+def _longest_bunch(together: NDArray[np.bool_]) -> int:
+    """Most neighbouring gaps in a row that are hardly any."""
+    longest = run = 0
+    for one in together:
+        run = run + 1 if one else 0
+        longest = max(longest, run)
+    return longest
+
+
+def _spans(times: Floats, tokens: Floats, lag: int, *, speculates: bool) -> Floats:
+    """Seconds per step of every span of `lag` chunks."""
+    lag = min(lag, len(times) - 1)
+    return (times[lag:] - times[:-lag]) / (lag if speculates else tokens[lag:] - tokens[:-lag])
 
 
 async def measure_decode(
-    session: Session, batch: int, length: int, precision: Precision, token_budget: int | None, label: str
+    session: Session,
+    batch: int,
+    length: int,
+    precision: Precision,
+    token_budget: int | None,
+    label: str,
+    *,
+    speculates: bool = False,
 ) -> Decode:
     """Repeats of one batch. The first wave is dropped: it compiles, and tells how long admission takes."""
     stagger = math.ceil(batch * length / (token_budget or UNKNOWN_BUDGET)) + 1
@@ -137,7 +167,7 @@ async def measure_decode(
         asked = _tokens(precision.steps, stagger, tokens_per_step)
         streams = await session.wave(f"{label}/{repeat}", batch, length, asked)
         repeat += 1
-        window = common_window(streams, precision.steps)
+        window = common_window(streams, precision.steps, speculates=speculates)
         if window is None:
             short = min(stream.completion_tokens for stream in streams)
             if short < asked:

@@ -10,6 +10,8 @@ from inferasim_harvester.spec import HarvestSpec
 
 PACKED_COUNTS: Final = (2, 4, 8)
 DRIFT: Final = "drift"
+CLOCKS: Final = "clocks"
+"""Kept with the points: how long the harvest took on the engine's clock and on ours."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,12 @@ class Tally:
     """Sum over requests of sent to last byte."""
     worst_length_deviation: float = 0.0
     """Largest relative gap between a request's asked and served prompt length."""
+    missed_tokens: int = 0
+    """Sum over requests of the gap between asked and produced output length, whichever is more."""
+    cached_tokens: int = 0
+    """Prompt tokens that answers say came from the prefix cache."""
+    cut_streams: int = 0
+    """Streams without their end mark."""
 
     def add(self, other: Tally) -> None:
         """Sums; the worst stays the worst."""
@@ -111,6 +117,9 @@ class Session:
                     empty_chunks=stream.empty_chunks,
                     stream_s=answer.ended_s - answer.sent_s,
                     worst_length_deviation=deviation,
+                    missed_tokens=abs(max_tokens - stream.completion_tokens),
+                    cached_tokens=stream.cached_tokens,
+                    cut_streams=not stream.is_ended,
                 )
             )
         return streams

@@ -32,6 +32,10 @@ class Stream:
     completion_tokens: int
     empty_chunks: int
     """Chunks without a token before the first one (public case E07)."""
+    cached_tokens: int = 0
+    """Prompt tokens that the engine says it took from its prefix cache, where it says so per request."""
+    is_ended: bool = True
+    """Whether the end mark came; without it the stream was cut off where nothing else shows it."""
 
     @property
     def first_s(self) -> float:
@@ -59,6 +63,8 @@ class Dialect:
     text: Callable[[Mapping[str, Any]], str]
     usage: Callable[[Mapping[str, Any]], tuple[int, int] | None]
     """(prompt tokens, completion tokens) served."""
+    returns_ids: str | None = None
+    """The request's key that asks for produced token ids, where it takes one."""
 
     def request(self, model: str, prompt: list[int] | str, max_tokens: int, *, detokenize: bool = True) -> bytes:
         """The body of one request that must produce exactly `max_tokens`."""
@@ -72,11 +78,13 @@ class Dialect:
         times: list[float] = []
         tokens: list[float] = []
         served: tuple[int, int] | None = None
-        empty = 0
-        for at_s, event in _events(answer):
+        empty = cached = 0
+        events, is_ended = _events(answer)
+        for at_s, event in events:
             if "error" in event:
                 raise RequestFailedError(f"{self.path} streamed an error: {str(event['error'])[:300]}")
             served = self.usage(event) or served
+            cached = max(cached, _cached_tokens(event))
             before = int(tokens[-1]) if tokens else 0
             if event.get("choices") == []:
                 continue  # the closing usage of the OpenAI dialect is no chunk
@@ -90,10 +98,10 @@ class Dialect:
                 empty += 1
         if not times or served is None:
             raise RequestFailedError(f"{self.path} gave {len(times)} tokens and {'a' if served else 'no'} usage")
-        counts = np.array(tokens)
+        counts = np.array(tokens, dtype=np.float64)
         if counts[-1] != served[1]:
             counts *= served[1] / counts[-1]  # chunks of several tokens that do not say how many
-        return Stream(answer.sent_s, np.array(times), counts, served[0], served[1], empty)
+        return Stream(answer.sent_s, np.array(times), counts, served[0], served[1], empty, cached, is_ended)
 
 
 def dialect_of(engine: Engine) -> Dialect:
@@ -101,16 +109,18 @@ def dialect_of(engine: Engine) -> Dialect:
     return _DIALECTS[engine]
 
 
-def _events(answer: Answer) -> list[tuple[float, dict[str, Any]]]:
-    """(arrival, event) of every server-sent event; an event has arrived when its last byte has."""
+def _events(answer: Answer) -> tuple[list[tuple[float, dict[str, Any]]], bool]:
+    """((arrival, event) of every server-sent event, whether the end mark came); an event arrives with its last byte."""
     found: list[tuple[float, dict[str, Any]]] = []
-    pending = b""
+    pending, is_ended = b"", False
     for piece in answer.pieces:
         pending += piece.data.replace(b"\r", b"")
         *whole, pending = pending.split(b"\n\n")
         for block in whole:
             data = block.partition(b"data:")[2].strip()
-            if not data or data == b"[DONE]":
+            if data == b"[DONE]":
+                is_ended = True
+            if not data or is_ended:
                 continue
             try:
                 event = json.loads(data)
@@ -119,7 +129,7 @@ def _events(answer: Answer) -> list[tuple[float, dict[str, Any]]]:
             if not isinstance(event, dict):
                 raise RequestFailedError(f"the stream holds no object: {data[:80]!r}")
             found.append((piece.at_s, event))
-    return found
+    return found, is_ended
 
 
 def _completion_body(model: str, prompt: Any, max_tokens: int, detokenize: bool) -> dict[str, Any]:
@@ -161,6 +171,17 @@ def _usage_pair(record: Any) -> tuple[int, int] | None:
     return (int(pair[0]), int(pair[1])) if all(isinstance(value, int) for value in pair) else None  # type: ignore[arg-type]
 
 
+def _cached_tokens(event: Mapping[str, Any]) -> int:
+    """Prompt tokens from the prefix cache by the event's own word; 0 when it has none."""
+    usage, meta = event.get("usage"), event.get("meta_info")
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    for record in (details, meta):
+        cached = record.get("cached_tokens") if isinstance(record, dict) else None
+        if isinstance(cached, int):
+            return cached
+    return 0
+
+
 def _openai_usage(event: Mapping[str, Any]) -> tuple[int, int] | None:
     return _usage_pair(event.get("usage"))
 
@@ -197,7 +218,14 @@ def _native_text(event: Mapping[str, Any]) -> str:
 
 _DIALECTS: Final[Mapping[Engine, Dialect]] = {
     Engine.VLLM: Dialect(
-        Engine.VLLM, "/v1/completions", True, _completion_body, _openai_count, _openai_text, _openai_usage
+        Engine.VLLM,
+        "/v1/completions",
+        True,
+        _completion_body,
+        _openai_count,
+        _openai_text,
+        _openai_usage,
+        returns_ids="return_token_ids",
     ),
     Engine.SGLANG: Dialect(Engine.SGLANG, "/generate", True, _native_body, _native_count, _native_text, _native_usage),
     # Chunks carry no usage; the last one does, so a chunk counts as one token until then.

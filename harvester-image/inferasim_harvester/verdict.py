@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from inferasim_harvester import assemble, launch, live_checks
 from inferasim_harvester.device import Device
 from inferasim_harvester.effective import comparable
 from inferasim_harvester.estimates import estimate, outlier_count
-from inferasim_harvester.plan import DRIFT
+from inferasim_harvester.plan import CLOCKS, DRIFT
 from inferasim_harvester.session import Tally
 from inferasim_harvester.spec import HarvestSpec
 from simcore.anchors import checks as anchor_checks
@@ -21,6 +22,19 @@ OUTLIER_FRAC: Final = 0.10
 """A repeat this far from its median is an outlier (ours)."""
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What was looked at once in a harvest, beside the points."""
+
+    violations: tuple[float | None, float | None] = (None, None)
+    """The exporter's throttle counters before and after."""
+    client_s_per_event: float = 0.0
+    model: str | None = None
+    """Name under which the engine serves."""
+    output: CheckResult = field(default_factory=lambda: live_checks.output(None, None))
+    """Whether what was produced makes sense."""
+
+
 def all_checks(
     spec: HarvestSpec,
     records: Records,
@@ -29,8 +43,7 @@ def all_checks(
     is_gpu: bool,
     own_engine: bool,
     devices: Sequence[Device],
-    violations: tuple[float | None, float | None],
-    client_s_per_event: float = 0.0,
+    seen: Seen,
 ) -> tuple[Anchor, tuple[CheckResult, ...]]:
     """(anchor with its live checks inside, every check). Raises MeasurementFailedError when no anchor can be made."""
     records = dict(sorted(records.items()))  # in whatever order pods measured them, the words are the same
@@ -42,12 +55,17 @@ def all_checks(
         anchor_checks.effective_configuration(*comparable(launch.asked_settings(spec), ran.effective)),
         _version(spec, ran),
         live_checks.idle_devices(devices, spec.layout.tensor_parallel, is_gpu=is_gpu, own_engine=own_engine),
-        live_checks.throttling(*violations, is_gpu=is_gpu),
+        live_checks.throttling(*seen.violations, is_gpu=is_gpu),
         partition,
         _prefix_hits(records),
         *live_checks.real_tokens(_tally(records)),
         live_checks.empty_chunks(_tally(records)),
+        live_checks.stream_ends(_tally(records)),
+        live_checks.served_model(seen.model, spec.model.name, spec.model.path),
+        _token_chunks(spec, records),
+        seen.output,
         _clock(records),
+        _clock_rate(records),
         _cold(records),
         live_checks.precision(_estimates(records)),
         _outliers(records),
@@ -56,7 +74,7 @@ def all_checks(
         _coalesced(records),
         live_checks.host_time(figures.separated, len(figures.lengths)),
         _acceptance(spec, records),
-        _client(records, client_s_per_event),
+        _client(records, seen.client_s_per_event),
         live_checks.unmeasured({name: r["unmeasured"] for name, r in records.items() if "unmeasured" in r}),
     ]
     anchor = assemble.build_anchor(spec, records, ran, figures, tuple(check.record() for check in live))
@@ -101,6 +119,9 @@ def _prefix_hits(records: Records) -> CheckResult:
             continue
         grown = record["counters"]
         hits, queried = grown["hit_tokens"], grown["queried_tokens"]
+        tally = Tally(**record["tally"])
+        if tally.cached_tokens > (hits or 0.0):  # the answers say more than the counters
+            hits, queried = float(tally.cached_tokens), max(queried or 0.0, float(tally.served_prompt_tokens))
         unknown = live_checks.prefix_counters(hits, queried)
         # With caching off vLLM counts no query at all: hits of nothing queried are none.
         results.append(unknown or anchor_checks.prefix_hits(round(hits), round(queried)))
@@ -116,6 +137,11 @@ def _clock(records: Records) -> CheckResult:
     return live_checks.clock_agreement(
         _sum(_counter(records, "e2e_s")), tally.stream_s, _sum(_counter(records, "requests")), tally.requests
     )
+
+
+def _clock_rate(records: Records) -> CheckResult:
+    seen = records.get(CLOCKS, {})
+    return live_checks.clock_rate(seen.get("serverS"), seen.get("clientS", 0.0))
 
 
 def _cold(records: Records) -> CheckResult:
@@ -173,6 +199,14 @@ def _coalesced(records: Records) -> CheckResult:
     points = assemble.measured(records, "decode")
     name = max(points, key=lambda key: points[key]["coalescedFrac"])
     return live_checks.coalesced(points[name]["coalescedFrac"], name)
+
+
+def _token_chunks(spec: HarvestSpec, records: Records) -> CheckResult:
+    points = assemble.measured(records, "decode")
+    name = max(points, key=lambda key: abs(points[key]["tokensPerChunk"] - 1.0))
+    return live_checks.token_chunks(
+        points[name]["tokensPerChunk"], name, speculates=spec.signature.speculation is not None
+    )
 
 
 def _acceptance(spec: HarvestSpec, records: Records) -> CheckResult:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from simcore.errors import InputError
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """Larger answers are cut off: an engine is not trusted with our memory."""
 CONNECT_TIMEOUT_S: Final = 10.0
+_DATE: Final = re.compile(rb"\r\ndate:[ \t]*([ -~]+)", re.IGNORECASE)
 _URL: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+(/[A-Za-z0-9._~/\-]*)?")
 
 
@@ -60,11 +62,23 @@ class Answer:
     status: int = 0
     pieces: list[Piece] = field(default_factory=list)
     chunked: bool = False
+    head: bytes = b""
 
     @property
     def body(self) -> bytes:
         """The whole body, transfer coding removed."""
         return b"".join(piece.data for piece in self.pieces)
+
+    @property
+    def date_s(self) -> float | None:
+        """The server's own clock, from its Date header: whole seconds since 1970; None without one."""
+        found = _DATE.search(self.head)
+        if found is None:
+            return None
+        try:
+            return parsedate_to_datetime(found[1].decode("ascii")).timestamp()
+        except ValueError:
+            return None
 
     def json(self) -> Any:
         """The body as JSON. Raises RequestFailedError."""
@@ -179,6 +193,7 @@ def _answer(exchange: _Exchange, sent_s: float) -> Answer:
         raise EngineDiedError("the engine closed a connection without an answer")
     answer = Answer(sent_s, exchange.changed_s)
     answer.status = int(head[9:12])
+    answer.head = head
     answer.chunked = b"transfer-encoding: chunked" in head.lower()
     skip = len(head) + len(separator)
     reader = _Dechunker() if answer.chunked else None

@@ -87,8 +87,8 @@ def test_a_finished_harvest_is_not_touched_again(tmp_path: Path) -> None:
     again = trial.harvest(emulator, spec, tmp_path, QUICK)
     assert first.anchor is not None
     assert again.anchor == first.anchor
-    # Only the warm-up ran, none of it counted: readiness, one a length, one wave of the largest batch.
-    assert emulator.accepted == 1 + 4 + 4
+    # Only the warm-up ran, none of it counted: readiness, four for their output, one a length, one wave.
+    assert emulator.accepted == 1 + 4 + 4 + 4
 
 
 def test_another_spec_starts_anew(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ class Faults:
     """Warm prefix cache: this share of every prompt is already there."""
     stop_after_tokens: int | None = None
     """Early end of sequence, `ignore_eos` or not."""
+    stop_every: int = 1
+    """Only every so many requests end early."""
     dead_after_steps: int | None = None
     """A worker dies: no step completes any more, /health stays 200."""
     reported: dict[str, object] = field(default_factory=dict)
@@ -79,6 +81,28 @@ class Faults:
     cold_requests: int = 0
     """The first requests take `cold_s` longer to their first token."""
     cold_s: float = 1.0
+    heavy_tail: bool = False
+    """Steps are Pareto-distributed: most are as the law says, some take many times as long."""
+    tokens_per_chunk: int = 1
+    """The stream is gathered: a chunk is sent when so many tokens are there."""
+    doubled_chunks: bool = False
+    """Every chunk is sent twice."""
+    usage_factor: float = 1.0
+    """Counted over produced tokens."""
+    cut_every: int | None = None
+    """Every so many streams end without usage and end mark, the last token's chunk included."""
+    unmarked_ends: bool = False
+    """All tokens and the usage come, the end mark does not."""
+    refused_every: int | None = None
+    """Every so many requests are answered with 429."""
+    metrics_are_nan: bool = False
+    """All figures of the metrics pages are NaN."""
+    hides_hits: bool = False
+    """Counters show no prefix hit; the answers' usage does."""
+    garbage: bool = False
+    """What is produced has nothing to do with the prompt (a number format that does not fit)."""
+    throttle_counters_run_back: bool = False
+    """The exporter is restarted while we measure."""
 
 
 class Noise:
@@ -87,12 +111,16 @@ class Noise:
     HICCUP_FRAC = 0.01
     HICCUP_FACTOR = 1.5
 
-    def __init__(self, jitter_frac: float, seed: int) -> None:
-        self.jitter_frac = jitter_frac
+    PARETO_SHAPE = 1.5
+
+    def __init__(self, jitter_frac: float, seed: int, *, heavy_tail: bool = False) -> None:
+        self.jitter_frac, self.heavy_tail = jitter_frac, heavy_tail
         self.stream = random.Random(seed)  # noqa: S311 - noise, not a secret
 
     def factor(self) -> float:
         """One draw; 1 without jitter."""
+        if self.heavy_tail:
+            return self.stream.paretovariate(self.PARETO_SHAPE)
         if not self.jitter_frac:
             return 1.0
         if self.stream.random() < self.HICCUP_FRAC:

@@ -18,39 +18,62 @@ JSON = "application/json"
 class EventStream:
     """Server-sent events of one request. `usage`: every chunk of the OpenAI dialect carries the running count."""
 
-    def __init__(self, model: str, prompt_tokens: int, native: bool, *, usage: bool) -> None:
+    def __init__(self, model: str, prompt_tokens: int, native: bool, *, usage: bool, count_factor: float = 1.0) -> None:
         self.model, self.prompt_tokens, self.native, self.usage = model, prompt_tokens, native, usage
+        self.count_factor = count_factor
+        self.cached_tokens = 0
 
     def tokens(self, sequence: Sequence, count: int) -> bytes:
         """One chunk with `count` new tokens."""
-        return self._event(" w" * count, sequence.produced_tokens, count, sequence.cached_tokens)
+        self.cached_tokens = sequence.cached_tokens
+        return self._event(" w" * count, sequence.produced_tokens, count)
 
     def empty(self) -> bytes:
         """A chunk before any token."""
-        return self._event("", 0, 0, 0)
+        return self._event("", 0, 0)
 
-    def end(self, sequence: Sequence) -> bytes:
+    def end(self, sequence: Sequence, *, marked: bool = True) -> bytes:
         """The last usage and the end mark."""
+        mark = b"data: [DONE]\n\n" if marked else b""
         if self.native:
-            return b"data: [DONE]\n\n"
-        closing = {"model": self.model, "choices": [], "usage": self._usage(sequence.produced_tokens)}
-        return _line(closing) + b"data: [DONE]\n\n"
+            return mark
+        closing = {"model": self.model, "choices": [], "usage": self.told(sequence.produced_tokens)}
+        return _line(closing) + mark
 
-    def _usage(self, produced: int) -> dict[str, int]:
+    def told(self, produced: int) -> dict[str, Any]:
+        """The usage as the engine counts it."""
+        counted = round(produced * self.count_factor)
         return {
             "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": produced,
-            "total_tokens": self.prompt_tokens + produced,
+            "completion_tokens": counted,
+            "total_tokens": self.prompt_tokens + counted,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens} if self.cached_tokens else None,
         }
 
-    def _event(self, text: str, produced: int, count: int, cached: int) -> bytes:
+    def _event(self, text: str, produced: int, count: int) -> bytes:
         if self.native:
-            meta = {"prompt_tokens": self.prompt_tokens, "completion_tokens": produced, "cached_tokens": cached}
+            counted = round(produced * self.count_factor)
+            meta = {
+                "prompt_tokens": self.prompt_tokens,
+                "completion_tokens": counted,
+                "cached_tokens": self.cached_tokens,
+            }
             return _line({"text": text, "output_ids": [7] * count, "meta_info": meta})
         chunk: dict[str, Any] = {"model": self.model, "choices": [{"index": 0, "text": text, "finish_reason": None}]}
         if self.usage:
-            chunk["usage"] = self._usage(produced)
+            chunk["usage"] = self.told(produced)
         return _line(chunk)
+
+
+def whole(stream: EventStream, sequence: Sequence, produced: list[int] | str) -> bytes:
+    """The answer in one piece, as for a request that does not stream."""
+    if stream.native:
+        meta = {"prompt_tokens": stream.prompt_tokens, "completion_tokens": sequence.produced_tokens}
+        return json.dumps({"output_ids": produced, "text": "", "meta_info": meta}).encode()
+    choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
+    choice |= {"text": produced} if isinstance(produced, str) else {"text": "", "token_ids": produced}
+    answer = {"model": stream.model, "choices": [choice], "usage": stream.told(sequence.produced_tokens)}
+    return json.dumps(answer).encode()
 
 
 def _line(event: dict[str, Any]) -> bytes:
@@ -66,9 +89,9 @@ def page(emulator: Emulator, path: str) -> tuple[str, bytes] | None:
     if path == "/version" and emulator.engine is Engine.VLLM:
         return JSON, json.dumps({"version": emulator.version}).encode()
     if path == "/metrics":
-        return TEXT, _metrics(emulator).encode()
+        return TEXT, _spoilt(emulator, _metrics(emulator)).encode()
     if path == "/gpu_metrics":
-        return TEXT, _gpu_metrics(emulator).encode()
+        return TEXT, _spoilt(emulator, _gpu_metrics(emulator)).encode()
     if path == "/server_info" or (path == "/get_server_info" and emulator.engine is Engine.SGLANG):
         return JSON, json.dumps(_report(emulator)).encode()
     return None
@@ -80,23 +103,30 @@ def _report(emulator: Emulator) -> dict[str, object]:
     sizes = list(emulator.law.graph_sizes)
     if emulator.engine is Engine.VLLM:
         parts: dict[str, dict[str, object]] = {
-            "parallel_config": {"tensor_parallel_size": 1, "data_parallel_size": 1, "enable_expert_parallel": False},
+            "parallel_config": {
+                "tensor_parallel_size": 1,
+                "pipeline_parallel_size": 1,
+                "data_parallel_size": 1,
+                "enable_expert_parallel": False,
+            },
             "cache_config": {"enable_prefix_caching": False, "cache_dtype": "auto"},
             "model_config": {"enforce_eager": False},
             "compilation_config": {"cudagraph_capture_sizes": sizes, "cudagraph_mode": "FULL_AND_PIECEWISE"},
             "scheduler_config": {"max_num_batched_tokens": emulator.token_budget},
         }
         known = {name: {key: told.get(key, value) for key, value in part.items()} for name, part in parts.items()}
-        return {"vllm_config": known}
+        return {"vllm_config": {**known, "speculative_config": told.get("speculative_config")}}
     if emulator.engine is Engine.SGLANG:
         base = {
-            "tp_size": 1, "ep_size": 1, "dp_size": 1, "enable_dp_attention": False, "disable_radix_cache": True,
+            "tp_size": 1, "pp_size": 1, "speculative_algorithm": None, "ep_size": 1,
+            "dp_size": 1, "enable_dp_attention": False, "disable_radix_cache": True,
             "disable_cuda_graph": False, "cuda_graph_bs": sizes, "chunked_prefill_size": emulator.token_budget,
             "max_total_num_tokens": emulator.kv_pool_tokens, "version": emulator.version,
         }  # fmt: skip
         return {**base, **told}
     atom = {
-        "tensor_parallel_size": 1, "enable_dp_attention": False, "enable_expert_parallel": False,
+        "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "method": None,
+        "enable_dp_attention": False, "enable_expert_parallel": False,
         "enable_prefix_caching": False, "enforce_eager": False, "cudagraph_capture_sizes": sizes,
         "max_num_batched_tokens": emulator.token_budget, "version": emulator.version,
     }  # fmt: skip
@@ -144,10 +174,18 @@ def _metrics(emulator: Emulator) -> str:
     return _rows(rows, labels) + _rows({"vllm:cache_config_info": 1}, {k: str(v) for k, v in config.items()})
 
 
+def _spoilt(emulator: Emulator, text: str) -> str:
+    if not emulator.faults.metrics_are_nan:
+        return text
+    return "".join(f"{line.rpartition(' ')[0]} NaN\n" for line in text.splitlines())
+
+
 def _gpu_metrics(emulator: Emulator) -> str:
     after = emulator.faults.throttled_after_steps
     steps = emulator.scheduler.totals.steps
     throttled = max(0, steps - after) if after is not None else 0
+    if emulator.faults.throttle_counters_run_back:
+        throttled = 10_000_000 - steps
     names = ("PROCESSOR_HOT_RESIDENCY_ACCUMULATED", "PPT_RESIDENCY_ACCUMULATED")
     return "".join(
         _rows({f"amd_gpu_violation_{name.lower()}": float(throttled if index == 0 else 0)}, {"gpu_id": "0"})

@@ -20,6 +20,8 @@ class Sequence:
     deliver: Deliver
     """Called with the tokens committed by a step."""
     arrived_s: float
+    order: int = 0
+    """Place among all requests."""
     computed_tokens: int = 0
     cached_tokens: int = 0
     produced_tokens: int = 0
@@ -66,7 +68,7 @@ class Scheduler:
     totals: Totals = field(default_factory=Totals)
 
     def __post_init__(self) -> None:
-        self.noise = Noise(self.faults.jitter_frac, self.seed)
+        self.noise = Noise(self.faults.jitter_frac, self.seed, heavy_tail=self.faults.heavy_tail)
         self.wake = asyncio.Event()
 
     def submit(self, sequence: Sequence) -> None:
@@ -74,7 +76,7 @@ class Scheduler:
         sequence.cached_tokens = int(sequence.prompt_tokens * self.faults.cached_frac)
         sequence.computed_tokens = min(sequence.cached_tokens, sequence.prompt_tokens - 1)
         self.totals.queried_tokens += sequence.prompt_tokens
-        self.totals.hit_tokens += sequence.cached_tokens
+        self.totals.hit_tokens += 0 if self.faults.hides_hits else sequence.cached_tokens
         self.waiting.append(sequence)
         self.wake.set()
 
@@ -138,7 +140,7 @@ class Scheduler:
             self._give(sequence, self.tokens_per_step, now_s)
 
     def _give(self, sequence: Sequence, count: int, now_s: float) -> None:
-        if self.faults.stop_after_tokens is not None:
+        if self.faults.stop_after_tokens is not None and sequence.order % self.faults.stop_every == 0:
             sequence.max_tokens = min(sequence.max_tokens, self.faults.stop_after_tokens)
         count = min(count, sequence.max_tokens - sequence.produced_tokens)
         sequence.produced_tokens += count

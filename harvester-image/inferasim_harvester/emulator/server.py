@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from typing import Any
 
 from inferasim_harvester.emulator import pages
@@ -105,19 +106,27 @@ class Emulator:
         else:
             await self._plain(writer, 200, *page)
 
-    @staticmethod
-    async def _plain(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes) -> None:
+    async def _plain(self, writer: asyncio.StreamWriter, status: int, kind: str, body: bytes) -> None:
         head = (
-            f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            f"HTTP/1.1 {status} X\r\nDate: {self._date()}\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         writer.write(head.encode() + body)
         await writer.drain()
+
+    def _date(self) -> str:
+        """By the loop's clock, so that virtual time has dates too; a skewed clock runs at its own rate."""
+        return formatdate(asyncio.get_running_loop().time() * self.faults.clock_factor, usegmt=True)
 
     async def _generate(self, request: dict[str, Any], native: bool, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
         arrived_s = loop.time()
         order = self.accepted
         self.accepted += 1
+        every = self.faults.refused_every
+        if every is not None and order % every == every - 1:
+            await self._plain(writer, 429, "application/json", b'{"error": "too many requests"}')
+            return
         sampling = request.get("sampling_params", {}) if native else request
         max_tokens = int(sampling.get("max_new_tokens" if native else "max_tokens", 16))
         prompt = request.get("input_ids") if native else request.get("prompt")
@@ -126,32 +135,91 @@ class Emulator:
         # Without a tokenizer a word is 1.3 tokens: close to English, and not what a client would assume.
         sent_tokens = len(prompt) if isinstance(prompt, list) else round(1.3 * len(str(prompt).split()))
         prompt_tokens = max(1, round(sent_tokens * self.faults.prompt_factor))
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
-            b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        stream = pages.EventStream(
+            self.model,
+            prompt_tokens,
+            native,
+            usage=self.engine is not Engine.ATOM,
+            count_factor=self.faults.usage_factor,
         )
-        stream = pages.EventStream(self.model, prompt_tokens, native, usage=self.engine is not Engine.ATOM)
-        ended: asyncio.Future[None] = loop.create_future()
-
-        def deliver(sequence: Sequence, count: int) -> None:
-            if writer.is_closing():
-                if not ended.done():
-                    ended.set_result(None)
-                return
-            writer.write(_chunk(stream.tokens(sequence, count)))
-            if sequence.finished and not ended.done():
-                writer.write(_chunk(stream.end(sequence)) + b"0\r\n\r\n")
-                ended.set_result(None)
-
-        if self.faults.empty_first_chunk:
-            writer.write(_chunk(stream.empty()))
+        streamed = Streamed(writer, stream, self.faults, loop.create_future(), order) if request.get("stream") else None
+        if streamed is not None:
+            streamed.open(self._date())
         delay_s = self.law.host_s(prompt_tokens)
         if order < self.faults.cold_requests:
             delay_s += self.faults.cold_s
         await asyncio.sleep(delay_s / self.speed)
-        self.scheduler.submit(Sequence(prompt_tokens, max_tokens, deliver, arrived_s))
-        await ended
-        await writer.drain()
+        if streamed is not None:
+            self.scheduler.submit(Sequence(prompt_tokens, max_tokens, streamed.deliver, arrived_s, order))
+            await streamed.ended
+            await writer.drain()
+            return
+        done: asyncio.Future[Sequence] = loop.create_future()
+
+        def finish(sequence: Sequence, _count: int) -> None:
+            if sequence.finished and not done.done():
+                done.set_result(sequence)
+
+        self.scheduler.submit(Sequence(prompt_tokens, max_tokens, finish, arrived_s, order))
+        sequence = await done
+        answer = pages.whole(stream, sequence, self._continued(prompt, sequence.produced_tokens))
+        await self._plain(writer, 200, pages.JSON, answer)
+
+    def _continued(self, prompt: list[int] | str, count: int) -> list[int] | str:
+        """What a language model would say greedily after a sequence that repeats itself."""
+        parts: list[Any] = prompt if isinstance(prompt, list) else prompt.split()
+        key = parts[-4:]
+        # Nearest earlier place where the last four stood.
+        found = next((i for i in range(len(parts) - 5, -1, -1) if parts[i : i + 4] == key), None)
+        if found is None or self.faults.garbage:
+            produced = [parts[0]] * count
+        else:
+            cycle = parts[found + 4 :]
+            produced = [cycle[i % len(cycle)] for i in range(count)]
+        return produced if isinstance(prompt, list) else " " + " ".join(produced)
+
+
+@dataclass
+class Streamed:
+    """One answer that is streamed, with the faults that a stream can have."""
+
+    writer: asyncio.StreamWriter
+    stream: pages.EventStream
+    faults: Faults
+    ended: asyncio.Future[None]
+    order: int
+    gathered: int = 0
+
+    def open(self, date: str) -> None:
+        """The head, and the chunk without a token that some front ends begin with."""
+        self.writer.write(
+            f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Type: text/event-stream\r\n"
+            "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode()
+        )
+        if self.faults.empty_first_chunk:
+            self.writer.write(_chunk(self.stream.empty()))
+
+    def deliver(self, sequence: Sequence, count: int) -> None:
+        """The tokens of one step."""
+        if self.ended.done():
+            return
+        if self.writer.is_closing():
+            self.ended.set_result(None)
+            return
+        every = self.faults.cut_every
+        is_cut = every is not None and self.order % every == every - 1
+        self.gathered += count
+        if self.gathered >= self.faults.tokens_per_chunk or sequence.finished:
+            chunk = _chunk(self.stream.tokens(sequence, self.gathered))
+            if not (is_cut and sequence.finished):
+                self.writer.write(chunk * (2 if self.faults.doubled_chunks else 1))
+            self.gathered = 0
+        if sequence.finished:
+            if not is_cut:
+                tail = self.stream.end(sequence, marked=not self.faults.unmarked_ends)
+                self.writer.write(_chunk(tail) if tail else b"")
+            self.writer.write(b"0\r\n\r\n")
+            self.ended.set_result(None)
 
 
 def _chunk(data: bytes) -> bytes:
