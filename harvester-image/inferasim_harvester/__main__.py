@@ -29,6 +29,8 @@ from inferasim_harvester.wire import Address, Client
 from simcore.errors import InputError
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
+EXPORTER_PORT: Final = 5000
+"""Default of the AMD device metrics exporter."""
 OK, FAILED, REFUSED, TERMINATED = 0, 1, 2, 143
 
 
@@ -42,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
             return OK
         if given.verb == "probe":
             return asyncio.run(_probe(spec, given))
+        if given.gpu_metrics_url is not None:
+            Address.parse(given.gpu_metrics_url, "gpu-metrics-url")
         given.out.mkdir(parents=True, exist_ok=True)
         return asyncio.run(_run(spec, given))
     except InputError as error:
@@ -70,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, required=True)
     run.add_argument("--engine-url", help="an engine that runs already; nothing is started")
     run.add_argument("--config-map", help="NAMESPACE/NAME to mirror into")
-    run.add_argument("--gpu-metrics-url", help="the AMD device metrics exporter of this node")
+    run.add_argument(
+        "--gpu-metrics-url", help="the AMD device metrics exporter of this node; port 5000 of HOST_IP when that is set"
+    )
     run.add_argument("--start-timeout", type=float, default=3600.0, help="seconds until the first token")
     run.add_argument(
         "--max-repeats", type=int, help="bound on the repeats of a point; precision is checked all the same"
@@ -104,7 +110,7 @@ async def _run(spec: HarvestSpec, given: argparse.Namespace) -> int:
         options = replace(
             precision,
             engine_url=given.engine_url,
-            gpu_metrics_url=given.gpu_metrics_url,
+            gpu_metrics_url=given.gpu_metrics_url or _exporter_here(),
             node=os.environ.get("NODE_NAME") or None,
             start_timeout_s=given.start_timeout,
             stall_s=given.stall_timeout,
@@ -118,6 +124,12 @@ async def _run(spec: HarvestSpec, given: argparse.Namespace) -> int:
     finally:
         if mirror is not None:
             await mirror.close()
+
+
+def _exporter_here() -> str | None:
+    """Where the AMD device metrics exporter of this node listens, if there is one; None outside of a cluster."""
+    host = os.environ.get("HOST_IP", "")
+    return f"http://{f'[{host}]' if ':' in host else host}:{EXPORTER_PORT}/metrics" if host else None
 
 
 async def _probe(spec: HarvestSpec, given: argparse.Namespace) -> int:

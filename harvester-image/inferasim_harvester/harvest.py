@@ -231,7 +231,7 @@ class Harvest:
         )
 
     async def _violations(self) -> float | None:
-        if self.options.gpu_metrics_url is None:
+        if self.options.gpu_metrics_url is None or not self.is_gpu:
             return None
         url = self.options.gpu_metrics_url
         try:

@@ -178,8 +178,9 @@ class Client:
 
 
 def _request(method: str, path: str, address: Address, body: bytes) -> bytes:
+    host = f"[{address.host}]" if ":" in address.host else address.host
     head = (
-        f"{method} {path} HTTP/1.1\r\nHost: {address.host}:{address.port}\r\nConnection: close\r\n"
+        f"{method} {path} HTTP/1.1\r\nHost: {host}:{address.port}\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode("ascii") + body

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from inferasim_harvester import progress, store
-from inferasim_harvester.__main__ import _parser
+from inferasim_harvester.__main__ import _exporter_here, _parser, main
 from inferasim_harvester.spec import HarvestSpec, parse_spec
+from inferasim_harvester.wire import Address
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest, HarvestProgress
 from inferasim_operator.kinds.anchorharvest import pod, render
 
@@ -72,6 +73,33 @@ def test_the_pods_arguments_are_the_commands() -> None:
     given = _parser().parse_args([*container["command"][3:], *container["args"]])
     assert given.config_map == "n/p"
     assert str(given.spec) == "/etc/inferasim/spec.json"
+
+
+def test_the_metrics_exporter_is_found_on_the_node_or_where_the_spec_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes puts the node's address into HOST_IP, and into an argument that names it; IPv6 gets its brackets."""
+    url = "http://$(HOST_IP):32500/metrics"
+    given = harvest(accelerator={"product": "MI355X", "metricsUrl": url})
+    built = pod.pod_spec(
+        given.spec, account="a", spec_map="s", progress="n/p", gpus_count=1, device_ids=("75a3",), deadline_s=60
+    )
+    (container,) = built["containers"]
+    assert container["args"][-1] == f"--gpu-metrics-url={url}"
+    host = next(item for item in container["env"] if item["name"] == "HOST_IP")
+    assert host["valueFrom"] == {"fieldRef": {"fieldPath": "status.hostIP"}}
+    assert "metricsUrl" not in render.harvester_spec(given)["accelerator"]  # where it is asked changes no measurement
+    assert _exporter_here() is None
+    monkeypatch.setenv("HOST_IP", "10.0.0.7")
+    assert _exporter_here() == "http://10.0.0.7:5000/metrics"
+    monkeypatch.setenv("HOST_IP", "fd00::7")
+    assert _exporter_here() == "http://[fd00::7]:5000/metrics"
+    assert Address.parse(str(_exporter_here()), "gpu-metrics-url") == Address("fd00::7", 5000)
+
+
+def test_a_bad_exporter_address_is_refused_at_the_door(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(render.harvester_spec(harvest())))
+    assert main(["run", f"--spec={spec}", f"--out={tmp_path}", "--gpu-metrics-url=http://x/metrics"]) == 2
+    assert "gpu-metrics-url" in capsys.readouterr().err
 
 
 def test_the_keys_are_the_same() -> None:

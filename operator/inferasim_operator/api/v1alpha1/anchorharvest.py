@@ -40,6 +40,7 @@ from inferasim_operator.api.v1alpha1.common import (
 from inferasim_operator.api.v1alpha1.conditions import ConditionedStatus
 from inferasim_operator.api.v1alpha1.configuration import EngineName, Switch
 
+METRICS_URL = r"^http://(\$\(HOST_IP\)|[A-Za-z0-9.-]+):[0-9]+(/[A-Za-z0-9._~/-]*)?$"
 ResourceName = Annotated[str, Field(min_length=3, max_length=317, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$")]
 
 MEASURED = "Measured"
@@ -148,6 +149,11 @@ class HarvestAccelerator(ApiModel):
     )
     partition: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]+_[a-z0-9]+$")] | None = Field(
         default=None, description="Compute and memory partition mode; spx_nps1 when absent."
+    )
+    metrics_url: Annotated[str, Field(max_length=512, pattern=METRICS_URL)] | None = Field(
+        default=None,
+        description="The AMD device metrics exporter of the pod's node, asked whether the GPUs were throttled; "
+        "`http://$(HOST_IP):5000/metrics` when absent.",
     )
     resource_name: ResourceName | None = Field(
         default=None, description="Resource that the device plugin offers; amd.com/gpu when absent."

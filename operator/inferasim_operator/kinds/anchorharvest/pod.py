@@ -80,6 +80,7 @@ def _container(spec: AnchorHarvestSpec, options: PodOptions, gpus_count: int, pr
     env: list[Manifest] = [
         {"name": "HOME", "value": CACHE_PATH},
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     ]
     hub = spec.model.source.hub
     if hub is not None and hub.token_secret is not None:
@@ -97,11 +98,14 @@ def _container(spec: AnchorHarvestSpec, options: PodOptions, gpus_count: int, pr
     if spec.model.source.claim is not None:
         mounts.append({"name": "inferasim-model", "mountPath": MODEL_PATH, "readOnly": True})
     mounts += [mount.to_dict() for mount in options.volume_mounts or ()]
+    arguments = [f"--spec={SPEC_PATH}/{SPEC_KEY}", f"--out={OUT_PATH}", f"--config-map={progress}"]
+    if spec.accelerator.metrics_url is not None:
+        arguments.append(f"--gpu-metrics-url={spec.accelerator.metrics_url}")
     return {
         "name": CONTAINER,
         "image": spec.engine.image,
         "command": ["python", "-m", "inferasim_harvester", "run"],
-        "args": [f"--spec={SPEC_PATH}/{SPEC_KEY}", f"--out={OUT_PATH}", f"--config-map={progress}"],
+        "args": arguments,
         "env": env,
         "resources": {"requests": gpus, "limits": gpus},
         # The end of the log reaches the pod's status, so no right to read logs is needed.

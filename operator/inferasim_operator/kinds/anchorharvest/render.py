@@ -98,7 +98,8 @@ def harvester_spec(harvest: AnchorHarvest) -> Manifest:
         told["model"]["path"] = source["hub"]["id"]
         if "revision" in source["hub"]:
             told["model"]["revision"] = source["hub"]["revision"]
-    told["accelerator"].pop("resourceName", None)
+    for key in ("resourceName", "metricsUrl"):
+        told["accelerator"].pop(key, None)
     forced = told.get("signature", {}).get("speculation", {}).pop("forcedAcceptanceLengthPermille", None)
     if forced is not None:
         told["signature"]["speculation"]["forcedAcceptanceLength"] = forced / PERMILLE
