@@ -25,6 +25,8 @@ BASE = "docker.io/library/debian:bookworm-slim"
 SUITE = "bookworm"
 _TRUST = pathlib.Path("/usr/local/share/ca-certificates")
 _PIP = pathlib.Path("/etc/pip.conf")
+# What Debian's own slim image leaves out.
+_SLIM = ("usr/share/doc", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man")
 _PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
 
 
@@ -168,8 +170,10 @@ def _ensure_base(shown: progress.Progress) -> None:
         if _PIP.exists():
             shutil.copy(_PIP, system / _PIP.relative_to("/"))
         _run(["chroot", str(system), "update-ca-certificates"], "the base", shown)
-        for left in ("var/cache/apt", "var/lib/apt/lists"):
+        for left in (*_SLIM, "var/cache/apt", "var/lib/apt/lists"):
             shutil.rmtree(system / left, ignore_errors=True)
+        excluded = "".join(f"path-exclude /{folder}/*\n" for folder in _SLIM)
+        (system / "etc/dpkg/dpkg.cfg.d/slim").write_text(excluded, encoding="ascii")
         (staging / "Dockerfile").write_text('FROM scratch\nCOPY rootfs /\nCMD ["bash"]\n', encoding="utf-8")
         _run([*_buildah(), "bud", "--isolation", "chroot", "--tag", BASE, str(staging)], "the base", shown)
         shown.finish("made the base image")

@@ -39,12 +39,7 @@ def snapshot() -> Snapshot:
 
 def find(before: Snapshot, state_dir: pathlib.Path) -> list[str]:
     """Everything that is there now, was not before, or names the cluster in `state_dir`; empty when all is clean."""
-    after = snapshot()
-    found = []
-    for field in dataclasses.fields(Snapshot):
-        old, new = getattr(before, field.name), getattr(after, field.name)
-        found += [f"{field.name}: {item} is new" for item in sorted(new - old)]
-        found += [f"{field.name}: {item} is gone" for item in sorted(old - new)]
+    found = differences(before, snapshot())
     group = f"{node.CGROUP_PREFIX}{state_dir.name}"
     found += [f"cgroup: {folder / group}" for folder in node_init.hierarchies() if (folder / group).exists()]
     mounts = pathlib.Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
@@ -55,6 +50,16 @@ def find(before: Snapshot, state_dir: pathlib.Path) -> list[str]:
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
                 if f"/{group}" in (folder / "cgroup").read_text(encoding="utf-8") or f"{state_dir}/" in command:
                     found.append(f"process: {folder.name} {command[:200]}")
+    return found
+
+
+def differences(before: Snapshot, after: Snapshot) -> list[str]:
+    """What one snapshot has and the other has not, a line each."""
+    found = []
+    for field in dataclasses.fields(Snapshot):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        found += [f"{field.name}: {item} is new" for item in sorted(new - old)]
+        found += [f"{field.name}: {item} is gone" for item in sorted(old - new)]
     return found
 
 
