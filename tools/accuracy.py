@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from simcore.stepcost.width import WidthLaw
 from simcore.validate.corpus import read_corpus
 from simcore.validate.evaluate import evaluate
-from simcore.validate.project import WidthLaw
 from simcore.validate.report import markdown, report
 from simcore.validate.steps import is_steps_file, read_steps, steps_report
 

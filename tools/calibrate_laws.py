@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from simcore.validate.calibration import Calibration, calibration
+from simcore.stepcost.calibration import Calibration, calibration
+from simcore.stepcost.width import WidthLaw
 from simcore.validate.corpus import CorpusRow, Role, by_series, read_corpus
 from simcore.validate.evaluate import card_features
 from simcore.validate.predict_row import predict_row
-from simcore.validate.project import WidthLaw
 from simcore.validate.series import SeriesModel, fit_series
 
 PARAMETERS = ("weight_bandwidth_frac", "least_constant_frac", "reduce_latency_s", "reduce_bytes_per_s")

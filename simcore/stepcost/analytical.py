@@ -91,7 +91,7 @@ class AnalyticalStepCost(StepCost):
             parts[product.part] = parts.get(product.part, np.zeros_like(rows)) + product.count * seconds
         if self.work.experts:
             tokens = rows * self.work.layout.attention_dp
-            parts["experts"] = experts_s(self.work, tokens, self.expert_rates, self.load, phase)
+            parts["experts"] = experts_s(self.work.experts, tokens, self.expert_rates, self.load, phase)
         passes = constant("elementwise.passes_count").value * self.work.layers_count
         parts["elementwise"] = passes * rows * self.work.hidden * ACTIVATION_BYTES / read
         kernels = _kernels(card, self.work) + self.collectives.kernels_count

@@ -17,18 +17,19 @@ from simcore.cards.formats import canonical_format
 from simcore.cards.layout import Engine, Layout, ResolvedLayout, resolve
 from simcore.cards.model import ModelCard
 from simcore.data.constants import constant
-from simcore.errors import InputError
+from simcore.errors import InputError, UnknownNameError
 from simcore.laws import width as width_laws
-from simcore.stepcost.communication import Communication, communication
+from simcore.stepcost.calibration import Calibration, calibration
 from simcore.stepcost.curve import DecodeCurve, decode_curve
-from simcore.stepcost.experts import RouterLoad, expert_rates, uniform_router
-from simcore.stepcost.moved import AnchoredStepCost, ExpertShift, WidthLaw
+from simcore.stepcost.experts import RouterLoad, uniform_router
+from simcore.stepcost.features import LayoutFeatures, layout_features
+from simcore.stepcost.moved import AnchoredStepCost
 from simcore.stepcost.pipeline import pipeline_of
 from simcore.stepcost.step import HostCost
-from simcore.stepcost.work import RankWork, rank_work
+from simcore.stepcost.width import WidthLaw, WidthMove, expert_shift
 from simcore.units import MICRO, MILLI
 
-__all__ = ["AnchoredStepCost", "WidthLaw", "anchored"]
+__all__ = ["AnchoredStepCost", "anchored"]
 
 Floats = NDArray[np.float64]
 
@@ -42,15 +43,15 @@ def anchored(
     sibling: Anchor | None = None,
     law: WidthLaw = WidthLaw.AUTO,
     nodes_count: int = 1,
-    read_bandwidth_frac: float | None = None,
+    learnt: Calibration | None = None,
     load: RouterLoad = uniform_router,
 ) -> AnchoredStepCost:
     """The step cost of `layout` from `anchor`; `sibling` is the same stack at half the anchor's width.
 
     Law choice (AUTO): same widths, nothing moves. Else with a model card and an accelerator card the split floor; else
-    Eq. 1. A sibling's measured shrink replaces w/w' in both. `read_bandwidth_frac` overrides the reached share of HBM
-    bandwidth; `load` gives the busiest rank's factors (a uniform router unless routing was recorded). The choice and
-    all assumptions are in `reasons`, stable words in `flags`. Raises InputError.
+    Eq. 1. A sibling's measured shrink replaces w/w' in both. `learnt` replaces the shipped calibration; `load` gives
+    the busiest rank's factors (a uniform router unless routing was recorded). The choice and all assumptions are in
+    `reasons`, stable words in `flags`. Raises InputError.
     """
     signature = anchor.signature
     engine = Engine.parse(signature.engine, "signature.engine")
@@ -65,31 +66,25 @@ def anchored(
         reasons.append(
             f"the anchor ran {signature.weights_dtype} weights, the model card stores {model.dtypes.weights}"
         )
-    work = _works(model, source, target, signature.kv_dtype)
-    bandwidth = None
-    if accelerator is not None:
-        fraction = constant("memory.read_bandwidth_frac").value if read_bandwidth_frac is None else read_bandwidth_frac
-        bandwidth = accelerator.hbm_bytes_per_s * fraction
-    chosen = _choose(law, moved=source != target, has_cards=work is not None and bandwidth is not None)
+    sides = _sides(model, accelerator, engine, (_layout(signature), layout), signature.kv_dtype)
+    chosen = _choose(law, moved=source != target, has_cards=sides is not None)
     reasons.append(_why(law, chosen, source, target, sibling))
-    curve = _curve(anchor, work, accelerator)
+    curve = _curve(anchor, sides)
     shrink = _sibling_shrink(anchor, sibling)
     if sibling is not None and shrink is None:
         reasons.append("the sibling shares no batch whose excess reaches 1 ms, so w/w' stands")
-    weight_from = weight_to = 0.0
     context_factor = window_factor = source.attention_tp / target.attention_tp
-    none = Communication()
-    reduce_from = reduce_to = none
-    if chosen is WidthLaw.SPLIT_FLOOR and work and accelerator and bandwidth:
-        weight_from, weight_to = (
-            float(width_laws.weight_read(weight_bytes=w.step_weight_bytes, effective_bytes_per_s=bandwidth))
-            for w in work
-        )
-        reduce_from, reduce_to = (communication(w, accelerator) for w in work)
-        context_factor, window_factor = _cache_factors(work)
-        flags += reduce_to.flags
-    shift, shift_flags = _expert_shift(model, accelerator, engine, source, target, signature.kv_dtype, load)
-    flags += shift_flags
+    move = shift = None
+    if sides is not None:
+        if chosen is WidthLaw.SPLIT_FLOOR:
+            move = WidthMove(*sides, ranks_from, ranks_to, learnt or calibration())
+            context_factor, window_factor = _cache_factors(*sides)
+            flags += sides[1].communication.flags
+        shift = expert_shift(*sides, load)
+    if shift is not None and load is uniform_router:
+        flags.append("uniform-router")
+    if shift is None and target.moe_ep != min(source.moe_ep, target.moe_tp * target.moe_ep):
+        flags.append("expert-parallel-unpriced")
     doublings = abs(math.log2(ranks_to / ranks_from))
     if doublings > 1:
         flags.append("extrapolated-width")
@@ -118,10 +113,7 @@ def anchored(
         context_factor=context_factor,
         window_factor=window_factor,
         shrink_curve=shrink,
-        weight_from_s=weight_from,
-        weight_to_s=weight_to,
-        collectives_from=reduce_from,
-        collectives_to=reduce_to,
+        move=move,
         prefill_fit=(
             fit.fixed_milliseconds * MILLI,
             fit.per_token_microseconds * MICRO,
@@ -148,58 +140,49 @@ def _layout(signature: Signature) -> Layout:
 def _stores(model: ModelCard, weights_dtype: str) -> bool:
     """Whether the card holds weights in the anchor's format, in its linear layers or its experts."""
     held = (model.dtypes.weights, model.dtypes.experts) if model.is_moe else (model.dtypes.weights,)
-    return canonical_format(weights_dtype, "signature.weightsDtype") in map(canonical_format, held)
+    try:
+        return canonical_format(weights_dtype, "signature.weightsDtype") in map(canonical_format, held)
+    except UnknownNameError:  # a table that does not say
+        return False
 
 
-def _works(
-    model: ModelCard | None, source: ResolvedLayout, target: ResolvedLayout, kv_dtype: str | None
-) -> tuple[RankWork, RankWork] | None:
-    if model is None:
-        return None
-    stored = kv_dtype or "bf16"
-    return rank_work(model, source, kv_dtype=stored), rank_work(model, target, kv_dtype=stored)
-
-
-def _curve(anchor: Anchor, work: tuple[RankWork, RankWork] | None, accelerator: AcceleratorCard | None) -> DecodeCurve:
-    if work is None or accelerator is None:
-        return decode_curve(anchor)
-    cache_bandwidth = accelerator.hbm_bytes_per_s * constant("memory.cache_read_bandwidth_frac").value
-    full, window = work[0].cached_bytes_per_token
-    return decode_curve(
-        anchor,
-        cached_s_per_token=full / cache_bandwidth,
-        window_s_per_token=window / cache_bandwidth,
-        window_tokens=work[0].window_tokens,
-    )
-
-
-def _expert_shift(
+def _sides(
     model: ModelCard | None,
     accelerator: AcceleratorCard | None,
     engine: Engine,
-    source: ResolvedLayout,
-    target: ResolvedLayout,
+    layouts: tuple[Layout, Layout],
     kv_dtype: str | None,
-    load: RouterLoad,
-) -> tuple[ExpertShift | None, list[str]]:
-    ranks = target.moe_tp * target.moe_ep
-    held_ep = min(source.moe_ep, ranks)
-    if target.moe_ep == held_ep:
-        return None, []
+) -> tuple[LayoutFeatures, LayoutFeatures] | None:
+    """What the cards say of both layouts, stages left to Eq. 4; None where a card is missing."""
     if model is None or accelerator is None:
-        return None, ["expert-parallel-unpriced"]
-    as_anchor = replace(target, moe_ep=held_ep, moe_tp=max(1, ranks // held_ep))
-    stored = kv_dtype or "bf16"
-    rates = expert_rates(model, accelerator, engine)
-    shift = ExpertShift(
-        rank_work(model, target, kv_dtype=stored), rank_work(model, as_anchor, kv_dtype=stored), rates, load
+        return None
+    here, there = (
+        layout_features(model, accelerator, engine, replace(layout, pipeline_parallel=1), kv_dtype=kv_dtype or "bf16")
+        for layout in layouts
     )
-    return shift, ["uniform-router"] if load is uniform_router else []
+    return here, there
 
 
-def _cache_factors(work: tuple[RankWork, RankWork]) -> tuple[float, float]:
-    (full_from, window_from), (full_to, window_to) = (w.cached_bytes_per_token for w in work)
-    return full_to / full_from if full_from else 1.0, window_to / window_from if window_from else 1.0
+def _curve(anchor: Anchor, sides: tuple[LayoutFeatures, LayoutFeatures] | None) -> DecodeCurve:
+    if sides is None:
+        return decode_curve(anchor)
+    here = sides[0]
+    cache_bandwidth = here.hbm_bytes_per_s * constant("memory.cache_read_bandwidth_frac").value
+    return decode_curve(
+        anchor,
+        cached_s_per_token=here.context_bytes_per_token / cache_bandwidth,
+        window_s_per_token=here.window_bytes_per_token / cache_bandwidth,
+        window_tokens=here.window_tokens,
+    )
+
+
+def _cache_factors(here: LayoutFeatures, there: LayoutFeatures) -> tuple[float, float]:
+    """Cached bytes that a context token costs at the target over the anchor's: (layers that read all, a window)."""
+    full, window = here.context_bytes_per_token, here.window_bytes_per_token
+    return (
+        there.context_bytes_per_token / full if full else 1.0,
+        there.window_bytes_per_token / window if window else 1.0,
+    )
 
 
 def _choose(asked: WidthLaw, *, moved: bool, has_cards: bool) -> WidthLaw:
@@ -219,8 +202,8 @@ def _why(
     what = {
         WidthLaw.PAPER: f"Eq. 1: the cheapest step stays, the rest moves by {shrink}",
         WidthLaw.SPLIT_FLOOR: f"split floor: constant kept, weights and collectives by width, rest by {shrink}",
-        WidthLaw.DIVIDED: "baseline: the whole step divided by the width",
-        WidthLaw.SAME_STEP: "baseline: the step of the anchor",
+        WidthLaw.DIVIDE: "baseline: the whole step divided by the width",
+        WidthLaw.SAME: "baseline: the step of the anchor",
     }[chosen]
     because = (
         "asked for"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simcore.cards.accelerator import AcceleratorCard
 from simcore.data.constants import constant
-from simcore.laws.collectives import Collective, Tier, link, mesh_bytes, message_time
+from simcore.laws.collectives import Collective, Tier, link, mesh_bandwidth, mesh_bytes, message_time
 from simcore.stepcost.work import ACTIVATION_BYTES, RankWork
 
 Floats = NDArray[np.float64]
@@ -32,6 +32,14 @@ class Exchange:
     """Groups that share the engine's batch (attention-DP ranks)."""
     bytes_per_token: float
 
+    @property
+    def wire_bytes_per_token(self) -> float:
+        """Bytes that one GPU sends for one token of its group."""
+        passes = 2 if self.collective is Collective.ALL_REDUCE else 1
+        return float(
+            mesh_bytes(message_bytes=self.bytes_per_token, group_gpus_count=self.gpus_count, passes_count=passes)
+        )
+
 
 @dataclass(frozen=True)
 class Communication:
@@ -44,12 +52,54 @@ class Communication:
     """Link bandwidth over MI355X's, for other accelerators with the same mesh."""
     inside_step: bool = False
     """Drop alpha: the step lists its own kernels (analytical mode)."""
+    links_bytes_per_s: float = 0.0
+    """Datasheet rate of one GPU's links to its node, and of its network card."""
+    nic_bytes_per_s: float = 0.0
+    node_gpus_count: int = 1
     flags: tuple[str, ...] = ()
 
     @property
     def kernels_count(self) -> int:
         """Collective kernels of one step."""
         return sum(exchange.count for exchange in self.exchanges)
+
+    @property
+    def is_measured(self) -> bool:
+        """The GPUs are the kind whose collectives the paper measured (Table 19: AMD's mesh)."""
+        return not self.switched_bytes_per_s
+
+    def ring_s(self, engine_batch: Floats, *, latency_s: float, bytes_per_s: float) -> Floats:
+        """Seconds of all collectives of a decode step as rings of one latency and one rate. (n,) in, (n,) out."""
+        batch = np.asarray(engine_batch, dtype=np.float64)
+        out = np.zeros_like(batch)
+        for exchange in self.exchanges:
+            out += exchange.count * (
+                latency_s + batch / exchange.groups_count * exchange.wire_bytes_per_token / bytes_per_s
+            )
+        return out
+
+    @property
+    def link_s_per_token(self) -> float:
+        """Seconds per prompt token of all collectives as large messages at the datasheet rate of the group's links."""
+        return sum(
+            exchange.count * exchange.wire_bytes_per_token / self._group_bytes_per_s(exchange.gpus_count)
+            for exchange in self.exchanges
+        )
+
+    def _group_bytes_per_s(self, gpus: int) -> float:
+        """Links that a group can use: all behind a switch; on a mesh a GPU has one link to each other GPU."""
+        if gpus > self.node_gpus_count:
+            return self.nic_bytes_per_s
+        if not self.is_measured:
+            return self.links_bytes_per_s
+        return float(
+            mesh_bandwidth(
+                node_bytes_per_s=self.links_bytes_per_s,
+                efficiency_frac=1.0,
+                group_gpus_count=gpus,
+                node_gpus_count=self.node_gpus_count,
+            )
+        )
 
     def decode_s(self, engine_batch: Floats) -> Floats:
         """Seconds of all collectives of a decode step, by engine batch. (n,) in, (n,) out."""
@@ -134,15 +184,20 @@ def communication(
     if moe_layers:
         top_k = max(experts.experts_per_token for experts in work.experts)
         out.append(Exchange(Collective.ALL_TO_ALL, layout.moe_ep, 2 * moe_layers, ranks, bytes_per_token * top_k))
-    exchanges = tuple(out)
-    if not exchanges or accelerator.name == MEASURED_ON:
-        return Communication(exchanges, inside_step=inside_step)
+    found = Communication(
+        tuple(out),
+        inside_step=inside_step,
+        links_bytes_per_s=accelerator.link_bytes_per_s,
+        nic_bytes_per_s=accelerator.nic_bytes_per_s,
+        node_gpus_count=accelerator.gpus_per_node,
+    )
+    if accelerator.name == MEASURED_ON:
+        return found
     if accelerator.architecture.startswith("gfx"):
         ratio = accelerator.link_bytes_per_s / constant("collective.mesh.links_bytes_per_s").value
-        return Communication(exchanges, mesh_ratio=ratio, inside_step=inside_step, flags=("collectives-borrowed",))
-    return Communication(
-        exchanges,
+        return replace(found, mesh_ratio=ratio, flags=("collectives-borrowed",) if out else ())
+    return replace(
+        found,
         switched_bytes_per_s=accelerator.link_bytes_per_s,
-        inside_step=inside_step,
-        flags=("collectives-from-datasheet",),
+        flags=("collectives-from-datasheet",) if out else (),
     )

@@ -19,7 +19,7 @@ from simcore.laws import moe as moe_laws
 from simcore.laws.expert_load import uniform_load
 from simcore.laws.routing_replay import ExpertLoad, Phase, load_at
 from simcore.stepcost.roofline import peak_flop_per_s
-from simcore.stepcost.work import Experts, RankWork
+from simcore.stepcost.work import Experts
 
 Floats = NDArray[np.float64]
 
@@ -83,7 +83,7 @@ def expert_rates(model: ModelCard, accelerator: AcceleratorCard, engine: Engine)
 
 
 def experts_s(
-    work: RankWork,
+    layers: Sequence[Experts],
     step_tokens: Floats,
     rates: ExpertRates,
     load: RouterLoad = uniform_router,
@@ -95,7 +95,7 @@ def experts_s(
     """
     tokens = np.asarray(step_tokens, dtype=np.float64)
     total = np.zeros_like(tokens)
-    for experts in work.experts:
+    for experts in layers:
         rows_factor, experts_factor = load(experts, tokens, phase)
         experts_factor = np.asarray(
             moe_laws.kept_surplus(imbalance_factor=np.maximum(experts_factor, 1.0), kept_frac=rates.kept_surplus_frac)

@@ -20,19 +20,22 @@ from simcore.anchors.schema import (
     Signature,
 )
 from simcore.cards.layout import Layout
-from simcore.errors import InputError
+from simcore.cards.library import load_model_card
+from simcore.errors import InputError, UnknownNameError
+from simcore.stepcost.calibration import calibration
+from simcore.stepcost.width import WidthLaw
 from simcore.units import MILLI
-from simcore.validate.calibration import calibration
-from simcore.validate.cells import Cell, Shape
+from simcore.validate.cells import Shape
 from simcore.validate.corpus import CorpusRow, Role
 from simcore.validate.evaluate import card_features
 from simcore.validate.layout_fit import FittedLayout
 from simcore.validate.predict_row import predict_row
-from simcore.validate.project import WidthLaw
 from simcore.validate.series import SeriesModel, fit_series
 
 PREFILL_LENGTHS = (1024, 2048, 4096, 8192, 16384)
 """Prompt lengths the fitted prefill curve is written at: the five that a harvest takes by default."""
+CONTEXT_STRETCH = 4.0
+"""Rows of one prompt length: the second sweep is the fitted context slope at so many times the context."""
 
 
 @dataclass(frozen=True)
@@ -86,31 +89,43 @@ def _signature(row: CorpusRow, layout: Layout) -> Signature:
         accelerator=row.accelerator,
         engine=row.engine,
         model=row.model,
-        weights_dtype=row.weights_dtype or "unknown",
+        weights_dtype=row.weights_dtype or _own_format(row.model),
         tensor_parallel=layout.tensor_parallel,
         expert_parallel=layout.expert_parallel,
         attention_data_parallel=layout.attention_data_parallel,
     )
 
 
+def _own_format(model: str) -> str:
+    """The format the checkpoint's card stores most weights in: a table that names none ran the checkpoint as it is."""
+    try:
+        card = load_model_card(model)
+    except UnknownNameError:
+        return "unknown"
+    return card.dtypes.experts if card.is_moe else card.dtypes.weights
+
+
 def _sweeps(fitted: FittedLayout) -> tuple[DecodeSweep, ...]:
-    """The shortest and the longest context, each at the batches that were measured at any shape."""
-    shapes = sorted({cell.shape for cell in fitted.cells}, key=lambda shape: (shape[0] + shape[1] / 2.0, shape))
-    ends = [shapes[0]]
-    if len(shapes) > 1 and shapes[-1][0] > shapes[0][0]:
-        ends.append(shapes[-1])
-    return tuple(_sweep(fitted, shape) for shape in ends)
+    """The shortest and the longest prompt at all measured batches; of one prompt length, the fit's context slope."""
+    by_shape = {cell.shape: cell.context_tokens for cell in fitted.cells}
+    shapes = sorted(by_shape, key=lambda shape: (shape[0] + shape[1] / 2.0, shape))
+    first, last = shapes[0], shapes[-1]
+    if last[0] > first[0]:
+        return _sweep(fitted, first, by_shape[first]), _sweep(fitted, last, by_shape[last])
+    if fitted.features is None:
+        return (_sweep(fitted, first, by_shape[first]),)
+    return tuple(_sweep(fitted, first, by_shape[first] * stretch) for stretch in (1.0, CONTEXT_STRETCH))
 
 
-def _sweep(fitted: FittedLayout, shape: Shape) -> DecodeSweep:
-    cells: list[Cell] = [cell for cell in fitted.cells if cell.shape == shape]
-    context = cells[0].context_tokens
-    batches = sorted({max(round(cell.running), 1) for cell in cells})
+def _sweep(fitted: FittedLayout, shape: Shape, context_tokens: float) -> DecodeSweep:
+    batches = sorted({max(round(cell.running), 1) for cell in fitted.cells})
     points = tuple(
-        DecodePoint(batch=batch, step_milliseconds=fitted.step_at(batch, context, shape) / MILLI) for batch in batches
+        DecodePoint(batch=batch, step_milliseconds=fitted.step_at(batch, context_tokens, shape) / MILLI)
+        for batch in batches
     )
-    prompt = max(round(cells[0].prompt_tokens), 1)
-    return DecodeSweep(prompt_tokens=prompt, context_tokens=max(round(context), prompt), points=points)
+    cell = next(cell for cell in fitted.cells if cell.shape == shape)
+    prompt = max(round(cell.prompt_tokens * context_tokens / cell.context_tokens), 1)
+    return DecodeSweep(prompt_tokens=prompt, context_tokens=max(round(context_tokens), prompt), points=points)
 
 
 def _prefill(fitted: FittedLayout) -> PrefillSweep:
@@ -139,6 +154,8 @@ def _memory(fitted: FittedLayout) -> MeasuredMemory | None:
 
 def _notes(fitted: FittedLayout, rows: Sequence[CorpusRow]) -> tuple[str, ...]:
     notes = ["prefill points are the fitted curve; decode points are served means with prefill stalls taken out"]
+    if fitted.features is not None and len({cell.shape[0] for cell in fitted.cells}) == 1:
+        notes.append("rows of one prompt length: the second decode sweep is the fitted context slope")
     if fitted.features is None:
         notes.append("no model card: prefill read off TTFT, context slope unknown")
     notes += [f"source: {source}" for source in sorted({row.source for row in rows if row.source})[:8]]

@@ -10,13 +10,13 @@ from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import InputError, UnknownNameError
 from simcore.prediction.intervals import IntervalCalibration, interval_calibration
+from simcore.stepcost.calibration import Calibration, calibration
+from simcore.stepcost.features import LayoutFeatures, layout_features
+from simcore.stepcost.width import WidthLaw
 from simcore.validate.baselines import Baselines, baselines
-from simcore.validate.calibration import Calibration, calibration
 from simcore.validate.corpus import CorpusRow, Role, by_series
-from simcore.validate.features import LayoutFeatures, layout_features
 from simcore.validate.metrics import Scored
 from simcore.validate.predict_row import RowPrediction, blind, predict_row
-from simcore.validate.project import WidthLaw
 from simcore.validate.series import FeatureSource, fit_series
 
 

@@ -18,9 +18,9 @@ from scipy.optimize import least_squares
 
 from simcore.laws.width import weight_read
 from simcore.prediction.steady import first_wave_factor
-from simcore.validate.calibration import Calibration
+from simcore.stepcost.calibration import Calibration
+from simcore.stepcost.features import LayoutFeatures
 from simcore.validate.cells import Cell, Shape
-from simcore.validate.features import LayoutFeatures
 
 Floats = NDArray[np.float64]
 TTFT_SPREAD = 0.15

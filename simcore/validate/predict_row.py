@@ -11,11 +11,12 @@ from simcore.laws.handoff import HandoffBackend, handoff_link, handoff_time
 from simcore.laws.pipeline import hop_inside_step, micro_batches, pipeline_step, scheduler_host_time
 from simcore.prediction.intervals import Distance
 from simcore.prediction.steady import ClosedLoop, closed_loop, first_wave_factor, two_pools
+from simcore.stepcost.features import LayoutFeatures
+from simcore.stepcost.work import ACTIVATION_BYTES
 from simcore.validate.cells import Lengths, Shape
 from simcore.validate.corpus import CorpusRow, PoolSpec
-from simcore.validate.features import LayoutFeatures
 from simcore.validate.layout_fit import FittedLayout, fixed_share, full_pass
-from simcore.validate.project import ELEMENT_BYTES, Projection
+from simcore.validate.project import Projection
 from simcore.validate.series import SeriesModel
 from simcore.validate.waits import Traffic, simulated_waits
 
@@ -128,7 +129,7 @@ def _pipeline_step(projection: Projection, traffic: _Traffic, batch: float, stag
     hidden = projection.features.hidden if projection.features is not None else 0
     hop_s = float(
         hop_inside_step(
-            activation_bytes=micro * hidden * ELEMENT_BYTES,
+            activation_bytes=micro * hidden * ACTIVATION_BYTES,
             bytes_per_s=constant("collective.mesh.node_bandwidth_bytes_per_s").value,
             wire_latency_s=0.0,
             kernel_s=constant("kernel.occupancy_s").value,

@@ -11,12 +11,13 @@ import numpy as np
 
 from simcore.cards.layout import Layout
 from simcore.errors import InputError
-from simcore.validate.calibration import Calibration
+from simcore.stepcost.calibration import Calibration
+from simcore.stepcost.features import LayoutFeatures
+from simcore.stepcost.width import WidthLaw
 from simcore.validate.cells import Cell, Lengths, Shape, cells_of, lengths_by_shape, lengths_for
 from simcore.validate.corpus import CorpusRow, Role
-from simcore.validate.features import LayoutFeatures
 from simcore.validate.layout_fit import FittedLayout, fit_layout, prior_prefill
-from simcore.validate.project import Projection, WidthLaw
+from simcore.validate.project import Projection
 from simcore.validate.waits import Traffic, simulated_waits
 
 FeatureSource = Callable[[CorpusRow, Layout], LayoutFeatures | None]

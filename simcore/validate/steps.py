@@ -10,7 +10,7 @@ import csv
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import FormatError, InputError
 from simcore.prediction.intervals import Distance, interval_calibration
+from simcore.stepcost.calibration import Calibration, calibration
+from simcore.stepcost.features import LayoutFeatures, layout_features
+from simcore.stepcost.width import WidthLaw
 from simcore.units import MILLI
-from simcore.validate.calibration import Calibration, calibration
 from simcore.validate.cells import Cell
-from simcore.validate.features import LayoutFeatures, layout_features
 from simcore.validate.layout_fit import FittedLayout, Prefill
-from simcore.validate.project import Projection, WidthLaw
+from simcore.validate.project import Projection
 from simcore.validate.report import LAW_TEXT
 
 STEP_COLUMNS = (
@@ -133,10 +134,7 @@ def project_steps(
     rows: Sequence[StepRow], *, law: WidthLaw = WidthLaw.SPLIT_FLOOR, learnt: Calibration | None = None
 ) -> tuple[ProjectedStep, ...]:
     """Every step of every width predicted from each narrower width of its run and split. Targets are only scored."""
-    learnt = learnt or calibration()
-    learnt = replace(
-        learnt, reduce_latency_s=learnt.step_reduce_latency_s, reduce_bytes_per_s=learnt.step_reduce_bytes_per_s
-    )
+    learnt = (learnt or calibration()).of_single_steps()
     groups: dict[tuple[str, str, int], dict[int, list[StepRow]]] = {}
     for row in rows:
         key = (row.run, row.model, row.layout.expert_parallel)

@@ -15,8 +15,9 @@ from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import InputError
 from simcore.stepcost.analytical import analytical
-from simcore.stepcost.anchored import WidthLaw, anchored
+from simcore.stepcost.anchored import anchored
 from simcore.stepcost.step import Step, StepCost
+from simcore.stepcost.width import WidthLaw
 
 MODELS = ("Llama-3.1-8B", "DeepSeek-V3", "gpt-oss-120b", "Qwen3.6-35B-A3B")
 LAYOUTS = (

@@ -14,13 +14,14 @@ from simcore.cards.layout import Layout
 from simcore.errors import FormatError
 from simcore.prediction.intervals import Distance, interval_calibration
 from simcore.prediction.steady import closed_loop
-from simcore.validate.calibration import calibration
+from simcore.stepcost.calibration import calibration
+from simcore.stepcost.width import WidthLaw
 from simcore.validate.cells import Cell
 from simcore.validate.corpus import parse_corpus
 from simcore.validate.evaluate import _card_features
 from simcore.validate.layout_fit import FittedLayout, fit_layout, rising
 from simcore.validate.metrics import Scored, ranking
-from simcore.validate.project import Projection, WidthLaw
+from simcore.validate.project import Projection
 
 WIDTHS = (1, 2, 4, 8)
 
@@ -66,7 +67,9 @@ def test_wider_lies_between_divided_and_same_plus_collectives(
     moved = Projection(fitted, target, WidthLaw.SPLIT_FLOOR, width, to, calibration())
     here = fitted.step_at(batch, 1536, (1024, 1024))
     there = moved.step_s(batch, 1536, (1024, 1024))
-    assert here * width / to * 0.99 <= there <= here + moved.collective_s(target, batch) * 1.01
+    assert moved.move is not None
+    collective_s = float(moved.move.collective_s(target, np.array([batch]))[0])
+    assert here * width / to * 0.99 <= there <= here + collective_s * 1.01
 
 
 @settings(max_examples=25, deadline=None)
@@ -81,7 +84,7 @@ def test_wider_prefill_lies_between_divided_and_same_plus_collectives(
         return
     moved = Projection(fitted, target, WidthLaw.SPLIT_FLOOR, width, to, calibration())
     here, there = fitted.prefill.s_per_token, moved.prefill.s_per_token
-    collective_s = moved.prefill_collective_s(target)
+    collective_s = target.communication.link_s_per_token
     assert min(here * width / to, collective_s) * (1 - 1e-9) <= there <= (here + collective_s) * (1 + 1e-9)
 
 

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from simcore.errors import InputError
+from simcore.stepcost.calibration import calibration
 from simcore.validate.anchor_export import fit_anchor
-from simcore.validate.calibration import calibration
 from simcore.validate.cells import cells_of, lengths_by_shape
 from simcore.validate.corpus import CorpusRow, parse_corpus
 from simcore.validate.evaluate import card_features

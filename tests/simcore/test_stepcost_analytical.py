@@ -124,7 +124,7 @@ def test_the_busiest_rank_of_app_b3_gates_the_experts() -> None:
     rates = ExpertRates(1e13, 1e18)
     one, eight = (
         experts_s(
-            rank_work(card, resolve(Layout(tensor_parallel=8, expert_parallel=ep), Engine.VLLM, is_moe=True)),
+            rank_work(card, resolve(Layout(tensor_parallel=8, expert_parallel=ep), Engine.VLLM, is_moe=True)).experts,
             np.array([512.0]),
             rates,
         )[0]
@@ -132,7 +132,7 @@ def test_the_busiest_rank_of_app_b3_gates_the_experts() -> None:
     )
     assert eight / one == pytest.approx(1.0, abs=0.01)  # 512 tokens touch nearly all experts on every rank
     few = experts_s(
-        rank_work(card, resolve(Layout(tensor_parallel=8, expert_parallel=8), Engine.VLLM, is_moe=True)),
+        rank_work(card, resolve(Layout(tensor_parallel=8, expert_parallel=8), Engine.VLLM, is_moe=True)).experts,
         np.array([4.0]),
         rates,
     )[0]

@@ -8,7 +8,7 @@ import pytest
 
 from simcore.cards.layout import Layout
 from simcore.errors import FormatError, InputError
-from simcore.validate.project import WidthLaw
+from simcore.stepcost.width import WidthLaw
 from simcore.validate.steps import StepRow, is_steps_file, project_steps, read_steps, steps_report
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "steps" / "steps_open.csv"

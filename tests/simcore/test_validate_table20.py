@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from simcore.stepcost.width import WidthLaw
 from simcore.validate.corpus import Role, read_corpus
 from simcore.validate.evaluate import EvaluatedRow, evaluate
-from simcore.validate.project import WidthLaw
 from simcore.validate.report import report
 
 CORPUS = Path(__file__).resolve().parents[1] / "golden" / "table20_corpus.csv"

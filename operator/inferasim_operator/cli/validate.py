@@ -10,16 +10,16 @@ from rich.table import Table
 
 from inferasim_operator.cli.output import Format, emit, exit_codes
 from simcore.errors import InputError
+from simcore.stepcost.width import WidthLaw
 from simcore.validate.corpus import read_corpus
 from simcore.validate.evaluate import evaluate
-from simcore.validate.project import WidthLaw
-from simcore.validate.report import report
+from simcore.validate.report import LAW_TEXT, report
 from simcore.validate.steps import is_steps_file, read_steps, steps_report
 
 
 def validate(
     corpus: Annotated[str, typer.Argument(help="Corpus CSV, or a table of single steps (docs/formats/corpus.md).")],
-    law: Annotated[str, typer.Option(help="Width law: " + ", ".join(WidthLaw) + ".")] = WidthLaw.SPLIT_FLOOR.value,
+    law: Annotated[str, typer.Option(help="Width law: " + ", ".join(LAW_TEXT) + ".")] = WidthLaw.SPLIT_FLOOR.value,
     output: Annotated[Format, typer.Option("-o", "--output", help="What to print.")] = Format.TABLE,
 ) -> None:
     """Fit from the corpus' anchor rows, project its target rows, report errors per series and overall."""
@@ -32,10 +32,9 @@ def run(corpus: str, law: str = WidthLaw.SPLIT_FLOOR.value) -> dict[str, Any]:
 
     Raises FormatError, InputError.
     """
-    try:
-        chosen = WidthLaw(law)
-    except ValueError as error:
-        raise InputError("law", law, "be one of " + ", ".join(WidthLaw)) from error
+    if law not in LAW_TEXT:
+        raise InputError("law", law, "be one of " + ", ".join(LAW_TEXT))
+    chosen = WidthLaw(law)
     if is_steps_file(corpus):
         return steps_report(read_steps(corpus), law=chosen)
     return report(evaluate(read_corpus(corpus), law=chosen), law=chosen.value)

@@ -8,7 +8,8 @@ from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.layout import Engine, Layout, resolve
 from simcore.cards.library import with_weights_format
 from simcore.cards.model import Dtypes, ModelCard
-from simcore.laws.collectives import mesh_bandwidth
+from simcore.stepcost.communication import Communication, communication
+from simcore.stepcost.experts import ExpertRates, expert_rates
 from simcore.stepcost.work import RankWork, bytes_per_param, rank_work
 
 
@@ -18,7 +19,6 @@ class LayoutFeatures:
 
     width: int
     """GPUs that share one request's step in a stage: tensor times data-parallel ranks."""
-    attention_width: int
     matrix_bytes: float
     """Weights that every step reads whatever the batch (attention, dense and shared layers, head)."""
     expert_bytes: float
@@ -27,8 +27,8 @@ class LayoutFeatures:
     experts_per_token: int
     layers_count: int
     hidden: int
-    reduces_count: int
-    """All-reduces per step that the GPU takes part in."""
+    communication: Communication
+    """Collectives of a step that the GPU takes part in."""
     context_bytes_per_token: float
     """KV bytes read per context token and request, layers that read everything."""
     window_bytes_per_token: float
@@ -43,14 +43,12 @@ class LayoutFeatures:
     hbm_bytes: float
     hbm_bytes_per_s: float
     peak_flop_per_s: float
-    group_link_bytes_per_s: float
-    """Rate of one GPU's links to the others of its tensor-parallel group."""
     is_borrowed: bool
     """An accelerator kept for validation only."""
     mixes_prefill: bool
     """The engine puts prefill chunks into decode steps (vLLM), so that both read the weights once."""
-    has_measured_reduce: bool
-    """The GPUs are the kind whose all-reduce the paper measured (Table 19: AMD's mesh)."""
+    work: RankWork
+    expert_rates: ExpertRates
     assumed: tuple[str, ...] = ()
 
     @property
@@ -84,7 +82,13 @@ class LayoutFeatures:
 
 
 def layout_features(
-    card: ModelCard, accelerator: AcceleratorCard, engine: Engine, layout: Layout, weights_dtype: str
+    card: ModelCard,
+    accelerator: AcceleratorCard,
+    engine: Engine,
+    layout: Layout,
+    weights_dtype: str = "",
+    *,
+    kv_dtype: str = "bf16",
 ) -> LayoutFeatures:
     """Features of `layout` with the checkpoint stored in `weights_dtype` (empty = as the card says).
 
@@ -92,7 +96,7 @@ def layout_features(
     """
     stored = with_weights_format(card, weights_dtype) if weights_dtype else card
     resolved = resolve(layout, engine, is_moe=card.is_moe)
-    work = rank_work(stored, resolved)
+    work = rank_work(stored, resolved, kv_dtype=kv_dtype)
     stages = max(layout.pipeline_parallel, 1)
     full, windowed = work.cached_bytes_per_token
     matrix_bytes = sum(product.weight_bytes for product in work.products)
@@ -102,14 +106,13 @@ def layout_features(
     peak, assumed = _peak(accelerator, stored.dtypes)
     return LayoutFeatures(
         width=max(resolved.attention_tp * resolved.attention_dp, resolved.moe_tp * resolved.moe_ep),
-        attention_width=resolved.attention_tp,
         matrix_bytes=matrix_bytes / stages,
         expert_bytes=expert_bytes / stages,
         experts_count=work.experts[0].experts_count if work.experts else 0,
         experts_per_token=work.experts[0].experts_per_token if work.experts else 0,
         layers_count=work.layers_count,
         hidden=work.hidden,
-        reduces_count=work.attention_reduces_count + work.ffn_reduces_count,
+        communication=communication(work, accelerator),
         context_bytes_per_token=full / stages,
         window_bytes_per_token=windowed / stages,
         window_tokens=work.window_tokens,
@@ -119,30 +122,12 @@ def layout_features(
         hbm_bytes=float(accelerator.hbm_bytes),
         hbm_bytes_per_s=accelerator.hbm_bytes_per_s,
         peak_flop_per_s=peak,
-        group_link_bytes_per_s=_group_link(accelerator, resolved.attention_tp),
         is_borrowed=accelerator.validation_only,
         mixes_prefill=engine is Engine.VLLM,
-        has_measured_reduce=_is_mesh(accelerator),
+        work=work,
+        expert_rates=expert_rates(stored, accelerator, engine),
         assumed=assumed,
     )
-
-
-def _group_link(accelerator: AcceleratorCard, group: int) -> float:
-    """Links a group can use: all behind a switch; on a mesh (AMD's xGMI) a GPU has one link to each other GPU."""
-    if not _is_mesh(accelerator) or group < 2:
-        return accelerator.link_bytes_per_s
-    return float(
-        mesh_bandwidth(
-            node_bytes_per_s=accelerator.link_bytes_per_s,
-            efficiency_frac=1.0,
-            group_gpus_count=min(group, accelerator.gpus_per_node),
-            node_gpus_count=accelerator.gpus_per_node,
-        )
-    )
-
-
-def _is_mesh(accelerator: AcceleratorCard) -> bool:
-    return accelerator.architecture.startswith("gfx")
 
 
 def _index_flop(card: ModelCard) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import isfinite
 from typing import Any
@@ -48,6 +48,12 @@ class Calibration:
     """Times a layer reads or writes a token's whole hidden state in prefill outside its matrices."""
     expert_passes_count: float
     """The same per routed expert of a token: sent to it, in and out of its matrices, combined."""
+
+    def of_single_steps(self) -> Calibration:
+        """For engine steps timed on the GPU, without the waiting of ranks and host around them."""
+        return replace(
+            self, reduce_latency_s=self.step_reduce_latency_s, reduce_bytes_per_s=self.step_reduce_bytes_per_s
+        )
 
 
 @cache
