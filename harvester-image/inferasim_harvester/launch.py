@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, Final
@@ -17,10 +16,10 @@ import yaml
 
 from inferasim_harvester.spec import HarvestSpec, SpeculationPart
 from simcore.cards.layout import Engine
+from simcore.cards.versions import version_key
 from simcore.errors import InputError
 
 Settings = dict[str, object]
-_VERSION: Final = re.compile(r"v?(\d+(?:\.\d+)*)(?:\.?post(\d+))?(?:[-+].*)?")
 _SGLANG_METHODS: Final = {"MTP": "NEXTN", "EAGLE": "EAGLE", "EAGLE3": "EAGLE3"}
 
 
@@ -31,19 +30,10 @@ def _document() -> dict[str, Any]:
     return document
 
 
-def version_key(text: str) -> tuple[tuple[int, ...], int]:
-    """An order for releases; a build suffix after `-` or `+` does not count. Raises InputError."""
-    match = _VERSION.fullmatch(text.strip())
-    if match is None:
-        raise InputError("engine.version", text, "be a release such as 0.33.0 or 0.5.13.post1")
-    numbers = tuple(int(part) for part in match[1].split("."))
-    return numbers + (0,) * (4 - len(numbers)), int(match[2] or 0)
-
-
 def table(engine: Engine, version: str) -> Mapping[str, Any]:
     """The launch table of an engine's version. Raises InputError for one whose flags were not read."""
     entry = _document()[engine.value]
-    key = version_key(version)
+    key = version_key(version, "engine.version")
     for span in entry["ranges"]:
         if version_key(span["from"]) <= key <= version_key(span["through"]):
             return {**entry, "settings": {**entry["settings"], **span.get("settings", {})}}

@@ -16,6 +16,7 @@ from inferasim_harvester.spec import HarvestSpec
 from simcore.anchors import checks as anchor_checks
 from simcore.anchors.checks import CheckResult, Verdict, worst
 from simcore.anchors.schema import Anchor
+from simcore.cards.versions import version_key
 
 Records = Mapping[str, Mapping[str, Any]]
 OUTLIER_FRAC: Final = 0.10
@@ -87,7 +88,7 @@ def _version(spec: HarvestSpec, ran: assemble.Ran) -> CheckResult:
     if found is None:
         return CheckResult("engine-version", Verdict.FLAG, "the engine does not say its version")
     try:
-        same = launch.version_key(found) == launch.version_key(spec.engine.version)
+        same = version_key(found) == version_key(spec.engine.version)
     except ValueError:
         same = found == spec.engine.version
     verdict = Verdict.PASS if same else Verdict.REFUSE

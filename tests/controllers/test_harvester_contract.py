@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from inferasim_harvester import progress, store
+from inferasim_harvester import launch, progress, store
 from inferasim_harvester.__main__ import _exporter_here, _parser, main
 from inferasim_harvester.spec import HarvestSpec, parse_spec
 from inferasim_harvester.wire import Address
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest, HarvestProgress
+from inferasim_operator.emit.arguments import parse_args
+from inferasim_operator.emit.flagmap import flag_map
 from inferasim_operator.kinds.anchorharvest import pod, render
+from simcore.cards.layout import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -100,6 +103,45 @@ def test_a_bad_exporter_address_is_refused_at_the_door(tmp_path: Path, capsys: p
     spec.write_text(json.dumps(render.harvester_spec(harvest())))
     assert main(["run", f"--spec={spec}", f"--out={tmp_path}", "--gpu-metrics-url=http://x/metrics"]) == 2
     assert "gpu-metrics-url" in capsys.readouterr().err
+
+
+FLAG_VERSIONS = [
+    *((Engine.VLLM, version) for version in ("0.20.2", "0.23.0", "0.27.1", "0.33.0")),
+    *((Engine.SGLANG, version) for version in ("0.5.9", "0.5.13.post1", "0.5.16", "0.5.23")),
+    (Engine.ATOM, "0.1.4"),
+]
+
+
+@pytest.mark.parametrize(("engine", "version"), FLAG_VERSIONS)
+def test_what_is_measured_is_what_is_emitted(engine: Engine, version: str) -> None:
+    """The emitter's own reader finds in the harvester's command line the levers that the spec asks for.
+
+    The harvester is alone in the engine's image and has its own small table; this holds it to the emitter's.
+    """
+    layout = {"tensorParallel": 8, "expertParallel": 8}
+    signature = {"weightDtype": "bf16", "kvDtype": "fp8", "moeBackend": "x"}
+    wanted = {"layout.tensorParallel": 8, "layout.expertParallel": 8, "kvDtype": "fp8", "moeBackend": "x"}
+    if engine is not Engine.VLLM:
+        layout["attentionDataParallel"] = wanted["layout.attentionDataParallel"] = 8
+    if engine is not Engine.ATOM:
+        signature["attentionBackend"] = wanted["attentionBackend"] = "y"
+    document = {
+        "schema": render.SCHEMA,
+        "engine": {"name": engine.value, "version": version},
+        "model": {"name": "m", "path": "/models/m"},
+        "accelerator": {"product": "MI355X"},
+        "layout": layout,
+        "signature": signature,
+    }
+    argv = launch.command(parse_spec(json.dumps(document)), port=8000)
+    flags = flag_map(engine, version)
+    prefix = len(flags.command)
+    # `python` is the harvester's own in the image, so an engine that is a module is started by `python3`.
+    assert [word.replace("python3", "python") for word in argv[:prefix]] == [
+        word.replace("python3", "python") for word in flags.command
+    ]
+    assert f"{flags.port_flag}=8000" in argv
+    assert parse_args(engine, version, argv[prefix:]) == {**wanted, "prefixCaching": False}
 
 
 def test_the_keys_are_the_same() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -14,19 +13,10 @@ import yaml
 from inferasim_operator.emit.forms import Form, form_of
 from inferasim_operator.emit.levers import Lever
 from simcore.cards.layout import Engine
+from simcore.cards.versions import version_key
 from simcore.errors import InputError
 
 FILES: Final = {Engine.VLLM: "vllm.yaml", Engine.SGLANG: "sglang.yaml", Engine.ATOM: "atom.yaml"}
-_VERSION: Final = re.compile(r"v?(\d+(?:\.\d+)*)(?:\.?post(\d+))?(?:[-+].*)?")
-
-
-def version_key(text: str) -> tuple[tuple[int, ...], int]:
-    """An order for releases; a build suffix after `-` or `+` does not count. Raises InputError on pre-releases."""
-    match = _VERSION.fullmatch(text.strip())
-    if match is None:
-        raise InputError("engineVersion", text, "be a release such as 0.5.16 or 0.5.13.post1")
-    numbers = tuple(int(part) for part in match[1].split("."))
-    return numbers + (0,) * (4 - len(numbers)), int(match[2] or 0)
 
 
 @dataclass(frozen=True)

@@ -168,14 +168,6 @@ CHAIN: tuple[Check, ...] = (
 )
 
 
-def first_finding(observed: Observed) -> Finding | None:
-    """The first finding of the chain, if there is one."""
-    for check in CHAIN:
-        finding = check(observed)
-        if finding is not None:
-            return finding
-    return None
-
 
 # --- what the Job and its pods say -----------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from inferasim_operator.api.v1alpha1.common import ResultReference
 from inferasim_operator.engine import jobs
 from inferasim_operator.engine.actions import Action, ApplyObject, CreateObject, DeleteObject, Plan, Reference
 from inferasim_operator.engine.conditions import Conditions, timestamp
+from inferasim_operator.engine.findings import first_finding
 from inferasim_operator.kinds.anchorharvest import checks, render
 from inferasim_operator.kinds.anchorharvest.checks import Finding, Reason
 from inferasim_operator.kinds.anchorharvest.observe import Observed
@@ -38,7 +39,7 @@ def plan(observed: Observed, now: datetime.datetime) -> Plan:
     generation = int(observed.raw["metadata"].get("generation", 0))
     conditions = Conditions(observed.status.conditions, generation=generation, now=now)
     obsolete = tuple(_delete(job) for job in observed.jobs if job is not observed.job and jobs.is_active(job))
-    finding = checks.first_finding(observed)
+    finding = first_finding(checks.CHAIN, observed)
     if finding is not None:
         conditions.stalled(finding.reason, finding.message)
         return Plan(AnchorHarvestStatus(conditions=conditions.done(), observed_generation=generation), obsolete)

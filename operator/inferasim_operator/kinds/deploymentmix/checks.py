@@ -98,8 +98,3 @@ CHAIN: tuple[Check, ...] = (
     nothing_can_be_emitted,
     namespace_is_foreign,
 )
-
-
-def first_finding(observed: Observed) -> Finding | None:
-    """The first finding of the chain, if there is one."""
-    return next((finding for check in CHAIN if (finding := check(observed)) is not None), None)

@@ -28,6 +28,7 @@ from inferasim_operator.engine.actions import (
     Reference,
 )
 from inferasim_operator.engine.conditions import Conditions
+from inferasim_operator.engine.findings import first_finding
 from inferasim_operator.engine.labels import MANAGER
 from inferasim_operator.kinds.deploymentmix import checks, live, live_anchor, live_say, render, summary
 from inferasim_operator.kinds.deploymentmix.checks import Reason
@@ -43,7 +44,7 @@ def plan(observed: Observed, now: datetime.datetime) -> Plan:
     """What to do for a mix, and what to say of it."""
     generation = int(observed.raw["metadata"].get("generation", 0))
     conditions = Conditions(convert.parse_conditions(observed.raw), generation=generation, now=now)
-    finding = checks.first_finding(observed)
+    finding = first_finding(checks.CHAIN, observed)
     mix, emission = observed.mix, observed.emission
     announcements: tuple[Announcement, ...] = ()
     if mix is not None:
