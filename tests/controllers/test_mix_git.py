@@ -16,6 +16,7 @@ from inferasim_operator.delivery.git import Credentials, GitError, GitOutcome, G
 from simcore.errors import InputError
 
 TEXT = "---\nkind: Service\n"
+FILES = {"manifests.yaml": TEXT, "kustomization.yaml": "resources: [manifests.yaml]\n"}
 
 
 def run(folder: pathlib.Path, *arguments: str) -> str:
@@ -39,7 +40,7 @@ def remote(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def request(remote: pathlib.Path, **changes: object) -> GitRequest:
-    wanted = GitRequest(f"file://{remote}", "main", "clusters/a", TEXT, "Deploy chat\n\nManifests: abc\n")
+    wanted = GitRequest(f"file://{remote}", "main", "clusters/a", FILES, "Deploy chat\n\nManifests: abc\n")
     return replace(wanted, **changes)  # type: ignore[arg-type]
 
 
@@ -59,7 +60,9 @@ def test_deliveries_of_the_same_make_one_commit(remote: pathlib.Path) -> None:
 
 def test_a_change_is_a_second_commit_and_touches_nothing_else(remote: pathlib.Path) -> None:
     deliver(request(remote), allow_local=True)
-    deliver(request(remote, manifests=TEXT + "a: 1\n", message="Deploy more"), allow_local=True)
+    deliver(
+        request(remote, files={**FILES, "manifests.yaml": TEXT + "a: 1\n"}, message="Deploy more"), allow_local=True
+    )
     assert log(remote) == ["Deploy more", "Deploy chat", "first"]
     assert run(remote, "diff", "--name-only", "main~1", "main") == "clusters/a/manifests.yaml"
 
@@ -98,6 +101,58 @@ def test_a_head_that_moves_between_is_built_upon(remote: pathlib.Path, monkeypat
     assert log(remote) == ["Deploy chat", "theirs 1", "theirs 0", "first"]
 
 
+def test_a_detached_head_is_no_obstacle(remote: pathlib.Path) -> None:
+    (remote / "HEAD").write_text(run(remote, "rev-parse", "main") + "\n")
+    deliver(request(remote, branch="deploy"), allow_local=True)
+    assert log(remote, "deploy") == ["Deploy chat", "first"]
+
+
+def test_a_protected_branch_says_why_and_is_tried_once(remote: pathlib.Path) -> None:
+    """The server's own words, not git's `failed to push some refs`; and without the token that they repeat."""
+    hook = remote / "hooks/pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text('#!/bin/sh\necho tried >> "$GIT_DIR/tries"\necho "error: s3cr/t of git may not push"\nexit 1\n')
+    hook.chmod(0o755)
+    token = Credentials.from_secret({"token": "s3cr/t"})
+    with pytest.raises(GitError, match="pre-receive hook declined") as caught:
+        deliver(request(remote, credentials=token), allow_local=True)
+    assert not caught.value.is_moved_head
+    assert (remote / "tries").read_text() == "tried\n"
+    hook.write_text(hook.read_text().replace("exit 1", 'echo "fatal: Basic $(printf git:s3cr/t | base64)" >&2; exit 1'))
+    with pytest.raises(GitError) as caught:
+        deliver(request(remote, credentials=token), allow_local=True)
+    assert "s3cr/t" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_stands_in_the_way_is_one_line(remote: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A file where a folder must be; a submodule, which is another repository."""
+    clone = tmp_path / "clone"
+    run(tmp_path, "clone", "--quiet", str(remote), str(clone))
+    (clone / "clusters").write_text("a file\n")
+    run(clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", f"file://{remote}", "sub")
+    run(clone, "add", ".")
+    run(clone, "commit", "--quiet", "-m", "obstacles")
+    run(clone, "push", "--quiet", "origin", "main")
+    for path, told in (("clusters/a", "cannot be written"), ("sub/a", "submodule")):
+        with pytest.raises(GitError, match=told) as caught:
+            deliver(request(remote, path=path), allow_local=True)
+        assert "\n" not in str(caught.value)
+    assert log(remote) == ["obstacles", "first"]
+
+
+def test_another_package_takes_the_place_of_the_former(remote: pathlib.Path) -> None:
+    """What was delivered and is not wanted any more goes; what somebody else put beside it stays."""
+    former = {**FILES, "base/a.yaml": "a: 1\n", "router/b.values.yaml": "b: 1\n", "mine.txt": "kept\n"}
+    owned = ("manifests.yaml", "kustomization.yaml", "base/", "router/")
+    deliver(request(remote, path="clusters/a/", files=former, owned=owned), allow_local=True)
+    wanted = {"kustomization.yaml": "resources: [base]\n", "base/c.yaml": "c: 1\n"}
+    deliver(request(remote, path="./clusters//a", files=wanted, owned=owned), allow_local=True)
+    left = run(remote, "ls-tree", "-r", "--name-only", "main", "clusters/a/").splitlines()
+    assert left == [f"clusters/a/{name}" for name in ("base/c.yaml", "kustomization.yaml", "mine.txt")]
+    assert not deliver(request(remote, files=wanted, owned=owned), allow_local=True).is_new
+
+
 def test_a_dead_remote_is_one_line(tmp_path: pathlib.Path) -> None:
     with pytest.raises(GitError, match="ls-remote") as caught:
         deliver(request(tmp_path / "none.git"), allow_local=True)
@@ -124,17 +179,24 @@ def test_a_link_in_the_repository_is_not_followed(remote: pathlib.Path, tmp_path
         {"url": "file:///etc"},
         {"url": "ext::sh -c id"},
         {"url": "http://example.test/a.git"},
-        {"url": "https://user:secret@example.test/a.git"},
+        {"url": "https://user:s3cret@example.test/a.git"},
         {"path": "../x"},
         {"path": "/etc"},
         {"path": "a/.git/hooks"},
+        {"path": "a/.GIT/hooks"},
+        {"branch": "a..b"},
+        {"branch": "main.lock"},
+        {"branch": "a//b"},
+        {"branch": "a/"},
+        {"branch": "a/.b"},
+        {"url": "ssh://git@example.test/a.git"},
     ],
 )
 def test_what_is_not_safe_is_refused_before_git_runs(remote: pathlib.Path, changes: dict[str, str]) -> None:
     wanted = {"url": "https://example.test/a.git", **changes}
     with pytest.raises(InputError) as caught:
         deliver(request(remote, **wanted))
-    assert "secret" not in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_the_token_is_nowhere_but_in_the_helper(remote: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

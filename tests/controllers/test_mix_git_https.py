@@ -16,6 +16,7 @@ import pytest
 from inferasim_operator.delivery.git import Credentials, GitError, GitRequest, deliver
 
 TOKEN = "t0ken-of-the-test"
+FILES = {"manifests.yaml": "---\nkind: Service\n"}
 
 
 class _Backend(http.server.BaseHTTPRequestHandler):
@@ -64,23 +65,28 @@ class _Backend(http.server.BaseHTTPRequestHandler):
         """Quiet."""
 
 
-@pytest.fixture
-def server(tmp_path: pathlib.Path, certificate: pathlib.Path) -> Iterator[str]:
-    """The URL of an empty repository, which may be pushed to."""
-    bare = tmp_path / "fleet.git"
-    subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch", "main", str(bare)], check=True)
-    subprocess.run(["git", "config", "http.receivepack", "true"], cwd=bare, check=True)
-    handler = type("Handler", (_Backend,), {"root": str(tmp_path)})
+def served(handler: type[http.server.BaseHTTPRequestHandler], certificate: pathlib.Path) -> Iterator[int]:
+    """The port of a TLS server."""
     listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     listening.socket = context.wrap_socket(listening.socket, server_side=True)
     thread = threading.Thread(target=listening.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    yield f"https://127.0.0.1:{listening.server_port}/fleet.git"
+    yield listening.server_port
     listening.shutdown()
     listening.server_close()
     thread.join()
+
+
+@pytest.fixture
+def server(tmp_path: pathlib.Path, certificate: pathlib.Path) -> Iterator[str]:
+    """The URL of an empty repository, which may be pushed to."""
+    bare = tmp_path / "fleet.git"
+    subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch", "main", str(bare)], check=True)
+    subprocess.run(["git", "config", "http.receivepack", "true"], cwd=bare, check=True)
+    for port in served(type("Handler", (_Backend,), {"root": str(tmp_path)}), certificate):
+        yield f"https://127.0.0.1:{port}/fleet.git"
 
 
 def credentials(certificate: pathlib.Path, **changes: str) -> Credentials:
@@ -90,7 +96,7 @@ def credentials(certificate: pathlib.Path, **changes: str) -> Credentials:
 
 
 def test_a_token_delivers_over_https(server: str, certificate: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    request = GitRequest(server, "main", "fleet", "---\nkind: Service\n", "Deploy chat\n", credentials(certificate))
+    request = GitRequest(server, "main", "fleet", FILES, "Deploy chat\n", credentials(certificate))
     first = deliver(request)
     assert first.is_new
     assert not deliver(request).is_new
@@ -101,7 +107,7 @@ def test_a_token_delivers_over_https(server: str, certificate: pathlib.Path, tmp
 
 
 def test_a_wrong_token_is_one_line_without_it(server: str, certificate: pathlib.Path) -> None:
-    request = GitRequest(server, "main", "fleet", "a: 1\n", "Deploy\n", credentials(certificate, token="wr0ng"))
+    request = GitRequest(server, "main", "fleet", FILES, "Deploy\n", credentials(certificate, token="wr0ng"))
     with pytest.raises(GitError) as caught:
         deliver(request)
     assert "wr0ng" not in str(caught.value)
@@ -109,6 +115,44 @@ def test_a_wrong_token_is_one_line_without_it(server: str, certificate: pathlib.
 
 
 def test_a_server_of_unknown_authority_is_refused(server: str) -> None:
-    request = GitRequest(server, "main", "fleet", "a: 1\n", "Deploy\n", Credentials("deployer", TOKEN))
+    request = GitRequest(server, "main", "fleet", FILES, "Deploy\n", Credentials("deployer", TOKEN))
     with pytest.raises(GitError, match="certificate"):
         deliver(request)
+
+
+@pytest.fixture
+def other(certificate: pathlib.Path) -> Iterator[tuple[str, list[str]]]:
+    """The URL of a server that wants a password, and the credentials that it was given."""
+    given: list[str] = []
+
+    class Handler(_Backend):
+        def _serve(self) -> None:
+            given.extend(self.headers.get_all("Authorization") or [])
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="git"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    for port in served(Handler, certificate):
+        yield f"https://127.0.0.1:{port}", given
+
+
+def test_a_server_that_redirects_elsewhere_does_not_take_the_token_along(
+    other: tuple[str, list[str]], certificate: pathlib.Path
+) -> None:
+    elsewhere, given = other
+
+    class Redirecting(_Backend):
+        def _serve(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"{elsewhere}{self.path}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    for port in served(Redirecting, certificate):
+        url = f"https://127.0.0.1:{port}/fleet.git"
+        request = GitRequest(url, "main", "fleet", FILES, "Deploy\n", credentials(certificate))
+        with pytest.raises(GitError) as caught:
+            deliver(request)
+        assert TOKEN not in str(caught.value)
+    assert given == []

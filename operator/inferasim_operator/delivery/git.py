@@ -1,4 +1,4 @@
-"""Git delivery: clone, write the mix's two files, commit a real change only, push; on a moved head try again on top.
+"""Git delivery: clone, write the mix's files, commit a real change only, push; on a moved head try again on top.
 
 Runs the `git` command in a temporary folder with no configuration of the machine's, no hooks, no prompt and no force.
 Credentials reach git through its helper variables only: never an argument, a URL or a file of the repository.
@@ -6,28 +6,30 @@ Credentials reach git through its helper variables only: never an argument, a UR
 
 from __future__ import annotations
 
+import base64
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
-
-import yaml
+from urllib.parse import quote, urlsplit
 
 from simcore.errors import InputError
 
 ATTEMPTS: Final = 5
 TIMEOUT_S: Final = 60.0
-MANIFESTS: Final = "manifests.yaml"
-KUSTOMIZATION: Final = "kustomization.yaml"
 AUTHOR: Final = "inferasim-operator"
 _TEXT_LENGTH: Final = 256
-_ASKPASS: Final = (
-    '#!/bin/sh\ncase "$1" in Username*) printf %s "$INFERASIM_USER" ;; *) printf %s "$INFERASIM_PASSWORD" ;; esac\n'
-)
+# What `git check-ref-format` takes, of the characters that the API lets through.
+_BRANCH: Final = re.compile(r"(?!.*(\.\.|//|/\.|\.lock(/|$)|[/.]$))[A-Za-z0-9][-A-Za-z0-9_./]*")
+# The prompt names the server that asks: one that ours redirects to gets nothing.
+_ASKPASS: Final = """#!/bin/sh
+case "$1" in *"://$INFERASIM_HOST'"* | *"@$INFERASIM_HOST'"*) ;; *) exit 1 ;; esac
+case "$1" in Username*) printf %s "$INFERASIM_USER" ;; *) printf %s "$INFERASIM_PASSWORD" ;; esac
+"""
 
 
 class GitError(Exception):
@@ -69,9 +71,12 @@ class GitRequest:
     url: str
     branch: str
     path: str
-    manifests: str
+    files: Mapping[str, str]
+    """Path below `path` to text."""
     message: str
     credentials: Credentials = Credentials()
+    owned: tuple[str, ...] = ()
+    """Files and folders (with a slash) below `path` that go when they are not in `files`: an earlier delivery's."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,13 @@ def _check(request: GitRequest, *, allow_local: bool) -> None:
         raise InputError("delivery.git.url", "a URL with credentials", "have none in it", "name a Secret instead")
     if scheme == "http" and (request.credentials.password or request.credentials.username):
         raise InputError("delivery.git.url", request.url, "be https when there are credentials")
+    if scheme == "ssh" and not (request.credentials.ssh_key and request.credentials.known_hosts):
+        raise InputError("delivery.git.secret", None, "hold `sshKey` and `knownHosts` for ssh")
     parts = pathlib.PurePosixPath(request.path).parts
-    if not parts or parts[0] == "/" or ".." in parts or ".git" in parts:
+    if not parts or parts[0] == "/" or ".." in parts or ".git" in (part.lower() for part in parts):
         raise InputError("delivery.git.path", request.path, "be a folder inside the repository")
+    if not _BRANCH.fullmatch(request.branch):
+        raise InputError("delivery.git.branch", request.branch, "be a branch name that Git takes")
 
 
 class _Clone:
@@ -124,6 +133,7 @@ class _Clone:
     def __init__(self, request: GitRequest, home: pathlib.Path, timeout_s: float) -> None:
         self._request, self._home, self._timeout_s = request, home, timeout_s
         self._tree = home / "tree"
+        self._root = str(pathlib.PurePosixPath(request.path))
         self._environment = self._make_environment()
         self._branch_ref = f"refs/heads/{request.branch}"
 
@@ -148,23 +158,28 @@ class _Clone:
         self._git("checkout", "--quiet", "--detach", "--force", "FETCH_HEAD")
 
     def write(self) -> GitOutcome:
-        """Write both files and commit when they differ from the head."""
-        folder = self._tree / self._request.path
-        self._refuse_links(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        kustomization = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
-        files = {
-            MANIFESTS: self._request.manifests,
-            KUSTOMIZATION: yaml.safe_dump({**kustomization, "resources": [MANIFESTS]}),
-        }
-        for name, text in files.items():
-            self._refuse_links(folder / name)
-            (folder / name).write_text(text, encoding="utf-8")
-        self._git("add", "--force", "--", *(f"{self._request.path}/{name}" for name in files))
-        if not self._git("status", "--porcelain", "--untracked-files=no"):
+        """Write the files, remove what an earlier delivery left, and commit when that differs from the head."""
+        root, wanted = self._root, self._request.files
+        for name, text in wanted.items():
+            file = self._tree / root / name
+            self._refuse_links(file)
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise GitError(f"{root}/{name} cannot be written: {error.strerror}") from error
+        self._git("add", "--force", "--", *(f"{root}/{name}" for name in wanted))
+        stale = [name for name in self._tracked() if name.startswith(self._request.owned) and name not in wanted]
+        if stale:
+            self._git("rm", "--quiet", "--cached", "--", *(f"{root}/{name}" for name in stale))
+        if not self._git("diff", "--cached", "--name-only"):
             return GitOutcome(self._git("rev-parse", "HEAD"), is_new=False)
         self._git("commit", "--quiet", "--message", self._request.message)
         return GitOutcome(self._git("rev-parse", "HEAD"), is_new=True)
+
+    def _tracked(self) -> list[str]:
+        listed = self._git("ls-files", "-z", "--", self._root)
+        return [name.removeprefix(f"{self._root}/") for name in listed.split("\0") if name]
 
     def push(self) -> None:
         """Push the commit; a moved head is refused by the server and raised as such."""
@@ -184,6 +199,7 @@ class _Clone:
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_TERMINAL_PROMPT": "0",
+            "GIT_LITERAL_PATHSPECS": "1",
             "GIT_AUTHOR_NAME": AUTHOR,
             "GIT_AUTHOR_EMAIL": f"{AUTHOR}@localhost",
             "GIT_COMMITTER_NAME": AUTHOR,
@@ -195,6 +211,7 @@ class _Clone:
             helper.chmod(0o700)
             environment |= {
                 "GIT_ASKPASS": str(helper),
+                "INFERASIM_HOST": urlsplit(self._request.url).netloc,
                 "INFERASIM_USER": credentials.username or "git",
                 "INFERASIM_PASSWORD": credentials.password,
             }
@@ -239,7 +256,21 @@ class _Clone:
 
     def _told(self, text: str) -> str:
         lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("hint:")]
-        told = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "failed")
-        for secret in (self._request.credentials.password, self._request.credentials.username):
-            told = told.replace(secret, "***") if secret else told
+        # The reason is in the lines of the server or of ssh; git's own last one says only that it failed.
+        marks = (
+            "! [",
+            "remote: error:",
+            "remote: fatal:",
+            "verification failed",
+            "Permission denied",
+            "fatal:",
+            "error:",
+        )
+        found = next((line for mark in marks for line in lines if mark in line), lines[-1] if lines else "failed")
+        told = " ".join(found.split())
+        credentials = self._request.credentials
+        pair = f"{credentials.username or 'git'}:{credentials.password}".encode()
+        secrets = (credentials.password, quote(credentials.password, safe=""), base64.b64encode(pair).decode())
+        for secret in secrets if credentials.password else ():
+            told = told.replace(secret, "***")
         return told[:_TEXT_LENGTH]

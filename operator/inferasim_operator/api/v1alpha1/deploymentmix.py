@@ -40,6 +40,7 @@ from inferasim_operator.api.v1alpha1.common import (
 from inferasim_operator.api.v1alpha1.conditions import ConditionedStatus
 from inferasim_operator.api.v1alpha1.configuration import Prediction
 from inferasim_operator.emit.configuration import Architecture, Configuration
+from inferasim_operator.emit.package import Package
 from inferasim_operator.emit.target import Format
 
 EMITTED = "Emitted"
@@ -130,6 +131,11 @@ class GitDelivery(ApiModel):
     secret: ObjectReference | None = Field(
         default=None,
         description="Keys `username` and `password` (or `token`), `ca.crt` for https; `sshKey`, `knownHosts` for ssh.",
+    )
+    package: Package | None = Field(
+        default=None,
+        description="Manifests (one file, when absent); Kustomize (a base and an overlay); "
+        "Helm (llm-d: the model servers for kustomize, values for its router chart).",
     )
 
 
@@ -228,7 +234,19 @@ class DeploymentMixSpec(ApiModel):
             "must set `model` with `planRef`: a plan does not know where the weights are",
             lambda s: s.plan_ref is None or s.model is not None,
         ),
+        Rule(
+            "!has(self.delivery) || !has(self.delivery.git) || !has(self.delivery.git.package)"
+            " || self.delivery.git.package != 'Helm' || self.format == 'LLMD'",
+            "must have the `format` LLMD for the `package` Helm: the chart is llm-d's",
+            lambda s: s.format is Format.LLMD or s.package is not Package.HELM,
+        ),
     )
+
+    @property
+    def package(self) -> Package:
+        """What the repository gets."""
+        git = self.delivery.git if self.delivery is not None else None
+        return (git.package if git is not None else None) or Package.MANIFESTS
 
 
 class InventoryItem(ApiModel):

@@ -17,6 +17,7 @@ from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
 from inferasim_operator.convert import first_error, parse_conditions
 from inferasim_operator.delivery.background import Deliveries, DeliveryState
 from inferasim_operator.delivery.git import Credentials, GitRequest, deliver
+from inferasim_operator.emit.package import OWNED
 from inferasim_operator.engine import labels
 from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.kind import Context
@@ -194,4 +195,5 @@ def _git_request(context: Context, mix: DeploymentMix, emission: render.Emission
         secret = context.client.get("v1", "Secret", mix.metadata.namespace, git.secret.name)
         data = {name: base64.b64decode(text).decode() for name, text in (secret.get("data") or {}).items()}
         credentials = Credentials.from_secret(data)
-    return GitRequest(git.url, git.branch, git.path, emission.text(), render.commit_message(mix, emission), credentials)
+    files, message = emission.files(mix.spec.package), render.commit_message(mix, emission)
+    return GitRequest(git.url, git.branch, git.path, files, message, credentials, OWNED)

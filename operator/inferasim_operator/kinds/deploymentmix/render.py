@@ -13,6 +13,8 @@ from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix, Deploym
 from inferasim_operator.emit import yaml
 from inferasim_operator.emit.manifests import emit
 from inferasim_operator.emit.objects import Manifest
+from inferasim_operator.emit.package import Package
+from inferasim_operator.emit.package import files as package_files
 from inferasim_operator.emit.target import Gateway, Images, Target
 from inferasim_operator.engine import labels, names
 from inferasim_operator.kinds.deploymentmix.choices import Chosen, PlanAnswer, chosen
@@ -39,6 +41,10 @@ class Emission:
     def text(self) -> str:
         """The manifests as canonical YAML."""
         return yaml.dump_all(self.manifests)
+
+    def files(self, package: Package) -> dict[str, str]:
+        """The manifests as a folder. Raises InputError."""
+        return package_files(package, [choice.deployment for choice in self.chosen], self.target, self.manifests)
 
 
 def emission(name: str, namespace: str, spec: DeploymentMixSpec, answer: PlanAnswer | None) -> Emission:
