@@ -147,14 +147,15 @@ def configuration(candidate: plan.Candidate, prepared: Prepared) -> dict[str, An
         "concurrency": candidate.concurrency,
         "promptTokens": prepared.prompt_tokens,
         "outputTokens": prepared.output_tokens,
-        "maxModelLengthTokens": setting.prompt_tokens + setting.output_tokens,
+        "maxModelLengthTokens": setting.model_length_tokens,
         "kvDtype": predictor.kv_dtype(shape),
         "blockSize": limits.block_tokens,
         "memoryPermille": _permille(predictor.memory_frac),
         "maxRunningRequests": limits.max_running_requests,
         "maxBatchedTokens": limits.max_batched_tokens,
         "chunkTokens": limits.chunk_tokens,
-        "prefixCaching": "Disabled",
+        "prefixCaching": "Enabled" if prepared.spec.workload.shares_prefixes else "Disabled",
+        "kvOffload": {"hostGibibytes": shape.host_kv_gibibytes} if shape.host_kv_gibibytes else None,
         **_proposed(candidate.overrides),
     }
     return {key: value for key, value in document.items() if value is not None}

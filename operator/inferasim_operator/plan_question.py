@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pydantic
 
 from inferasim_operator.api.v1alpha1.common import unknown_fields
-from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, LengthRange, ServingPlanSpec
+from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, ServingPlanSpec
 from inferasim_operator.convert import first_error
+from inferasim_operator.plan_traffic import middle, workload_of
 from simcore.anchors.schema import anchor_from
 from simcore.cards import load_accelerator_card, load_model_card
 from simcore.cards.hf import model_card_from_config
@@ -18,17 +20,18 @@ from simcore.cards.layout import Engine, Layout
 from simcore.cards.model import ModelCard
 from simcore.errors import InputError
 from simcore.prediction.predictor import Mode, Predictor, Setting
-from simcore.prediction.scenario import longest_tokens
 from simcore.prediction.shapes import EngineOption
-from simcore.prediction.traffic import WorkloadInput
+from simcore.prediction.traffic import TrafficLengths, WorkloadInput, trace_facts, traffic_lengths
 from simcore.search import arrivals, plan
 from simcore.search.goal import Goal
+from simcore.search.levers import lever
 from simcore.search.objectives import Slo, objective
+from simcore.search.predictors import Predictors
 from simcore.search.tiers import Tier
-from simcore.search.trials import Predictors
 from simcore.units import MICRO, MILLI
 
 SECONDS_PER_MINUTE = 60
+HOST_LEVER = "kvOffload.hostGibibytes"
 LAYOUT_KEYS = {
     "tensorParallel": "tensor_parallel",
     "pipelineParallel": "pipeline_parallel",
@@ -47,8 +50,10 @@ class Prepared:
     predictor: Predictor
     """The one of the engines' own settings."""
     scorer: plan.Scorer
+    rate_scorer: arrivals.RateScorer
     question: plan.Question
     workload: WorkloadInput
+    lengths: TrafficLengths
     goal: Goal | None
     """None where the paper's rule alone chooses."""
 
@@ -61,17 +66,24 @@ class Prepared:
     def prompt_tokens(self) -> int:
         """Of a mean request."""
         given = self.spec.workload.synthetic
-        return self.predictor.setting.prompt_tokens if given is None else _middle(given.prompt_tokens)
+        if given is None or given.conversation is not None:
+            return self.lengths.prompt_tokens
+        return middle(given.prompt_tokens)
 
     @property
     def output_tokens(self) -> int:
         """Of a mean request."""
         given = self.spec.workload.synthetic
-        return self.predictor.setting.output_tokens if given is None else _middle(given.output_tokens)
+        if given is None or given.conversation is not None:
+            return self.lengths.output_tokens
+        return middle(given.output_tokens)
 
 
-def prepare(request: Mapping[str, Any]) -> Prepared:
-    """The question made ready. Raises InputError."""
+def prepare(request: Mapping[str, Any], trace: Path | None = None) -> Prepared:
+    """The question made ready; `trace` is its trace's file. Raises InputError.
+
+    `"lengths"` of the request are those of a trace that others have read.
+    """
     spec = parse_spec(request["spec"])
     if spec.cluster.nodes is None:
         raise InputError("cluster.nodes", None, "be given here", "`discovery` needs the operator in a cluster")
@@ -82,21 +94,26 @@ def prepare(request: Mapping[str, Any]) -> Prepared:
         raise InputError(
             "cluster.accelerator", spec.cluster.accelerator, "be an AMD GPU with a planning card", "see docs/check.md"
         )
-    workload = _workload(spec)
-    prompt_tokens, output_tokens = longest_tokens(workload)
+    workload = workload_of(spec.workload, trace)
+    known = request.get("lengths")
+    lengths = traffic_lengths(workload) if known is None else TrafficLengths(**known)
+    if trace is not None:
+        _check_sessions(spec, trace_facts(workload).sessions_count)
     setting = Setting(
         card=card,
         accelerator=accelerator,
         anchors=anchors,
         mode=_mode(spec),
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
+        prompt_tokens=lengths.prompt_tokens,
+        output_tokens=lengths.output_tokens,
+        longest_tokens=lengths.longest_tokens,
     )
     predictor = Predictor(setting)
-    scorer = predictor if workload.fixed is not None else arrivals.DrawnScorer(predictor, workload)
     question = _question(spec, accelerator.gpus_per_node)
     predictors = Predictors(predictor, question.gpus_per_node)
-    prepared = Prepared(spec, predictors, predictor, scorer, question, workload, None)
+    drawn = arrivals.DrawnScorer(predictors, workload)
+    scorer = predictor if workload.fixed is not None else drawn
+    prepared = Prepared(spec, predictors, predictor, scorer, drawn, question, workload, lengths, None)
     if spec.objective is None and spec.slo is None:
         return prepared
     goal = Goal(
@@ -110,14 +127,11 @@ def prepare(request: Mapping[str, Any]) -> Prepared:
     return replace(prepared, goal=goal)
 
 
-def _workload(spec: ServingPlanSpec) -> WorkloadInput:
-    given = spec.workload.to_dict()
-    return WorkloadInput.model_validate(given)
-
-
-def _middle(length: LengthRange) -> int:
-    """Of an even draw, rounded."""
-    return round((length.minimum + length.maximum) / 2)
+def _check_sessions(spec: ServingPlanSpec, sessions_count: int) -> None:
+    most = max(spec.load.concurrencies or (1,))
+    if most > sessions_count:
+        must = f"be at most {sessions_count}, the trace's sessions"
+        raise InputError("load.concurrencies", most, must, "more clients would never be at work at once")
 
 
 def _slo(spec: ServingPlanSpec) -> Slo:
@@ -158,7 +172,7 @@ def _mode(spec: ServingPlanSpec) -> Mode:
 def _question(spec: ServingPlanSpec, card_gpus_per_node: int) -> plan.Question:
     gpus_per_node = spec.cluster.gpus_per_node or card_gpus_per_node
     nodes_count, rate = spec.cluster.nodes or 1, spec.load.requests_per_minute
-    engines = tuple(
+    plain = tuple(
         EngineOption(
             Engine(choice.name.value),
             choice.version,
@@ -167,6 +181,7 @@ def _question(spec: ServingPlanSpec, card_gpus_per_node: int) -> plan.Question:
         )
         for choice in spec.engines
     )
+    engines = (*plain, *_with_host_tier(spec, plain, gpus_per_node))
     tiers = tuple(
         Tier(
             tier.name,
@@ -184,6 +199,22 @@ def _question(spec: ServingPlanSpec, card_gpus_per_node: int) -> plan.Question:
         request_rate_per_s=None if rate is None else rate / SECONDS_PER_MINUTE,
         tiers=tiers,
     )
+
+
+def _with_host_tier(spec: ServingPlanSpec, plain: tuple[EngineOption, ...], gpus_per_node: int) -> list[EngineOption]:
+    """The engines again with a host KV tier, those whose tier can be set. Raises InputError when none is."""
+    host = spec.cluster.host_kv_gibibytes
+    if host is None:
+        return []
+    if host < gpus_per_node:
+        raise InputError("cluster.hostKvGibibytes", host, f"be at least 1 GiB for each of the {gpus_per_node} GPUs")
+    settable = {engine for entry in lever(HOST_LEVER).allowed if any(entry.values) for engine in entry.engines}
+    found = [replace(option, host_kv_gibibytes_per_gpu=host // gpus_per_node) for option in plain]
+    kept = [option for option in found if option.engine in settable]
+    if not kept:
+        names = ", ".join(sorted(engine.value for engine in settable))
+        raise InputError("cluster.hostKvGibibytes", host, f"come with an engine whose tier can be set: {names}")
+    return kept
 
 
 def _layout(raw: Mapping[str, int]) -> Layout:

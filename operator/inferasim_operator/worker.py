@@ -1,8 +1,9 @@
 """`python -m inferasim_operator.worker`: one shard of a search, in a pod of the plan's Indexed Job.
 
 Reads the question from a file, asks its ConfigMap whether an earlier pod of this index has finished (then there is
-nothing to do), prices its share, and writes what it found. Exit code 0 written, 1 the cluster did not take it (the Job
-tries again), 2 bad input. It needs the right to patch its own ConfigMap, and no other.
+nothing to do), prices its share, writes its part of the table if one is asked for, and then what it found. Exit code 0
+written, 1 the cluster did not take it (the Job tries again), 2 bad input. It needs the right to patch its own
+ConfigMap, and no other.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from inferasim_operator.engine.actions import Reference
 from inferasim_operator.engine.client import Client
 from inferasim_operator.errors import OperatorError
 from inferasim_operator.kinds.servingplan.search_job import SCORED_KEY, SHARD_KEY, TOTAL_KEY
+from inferasim_operator.plan_table import write_table
 from simcore.errors import FormatError, InferasimError, InputError
 
 logger = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ logger = logging.getLogger(__name__)
 MANAGER = "inferasim-worker"
 ATTEMPTS = 6
 FIRST_PAUSE_S = 1.0
+PROGRESS_EVERY_S = 5.0
+"""Of all shards of a search together."""
 _NAME = re.compile(r"([a-z0-9][a-z0-9.-]{0,252})/([a-z0-9][a-z0-9.-]{0,252})")
 
 
@@ -40,17 +44,34 @@ def run(
     *,
     index: int,
     count: int,
+    table: pathlib.Path | None = None,
     sleep: Callable[[float], None] = time.sleep,
+    monotonic_s: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Price shard `index` of `count` into the ConfigMap `target`; False when an earlier pod had done it.
 
+    `table`: the folder that takes this shard's rows. All shards together say how far they are once in PROGRESS_EVERY_S.
     Raises InputError (the question breaks a rule, or a result that no ConfigMap holds) and ClusterError.
     """
     # The answer to an empty patch is the object; no right to read is needed.
     present = _patiently(lambda: client.merge(target, {}), sleep)
     if SHARD_KEY in (present.get("binaryData") or {}):
         return False
-    document = planning.compute_part(request, index, count)
+    said_s = monotonic_s()
+
+    def tell(progress: Mapping[str, Any]) -> None:
+        nonlocal said_s
+        if monotonic_s() - said_s < PROGRESS_EVERY_S * count:
+            return
+        said_s = monotonic_s()
+        try:
+            client.merge(target, {"data": {SCORED_KEY: str(progress["scored"])}})
+        except OperatorError as error:
+            logger.warning("progress is not told: %s", error)
+
+    document, rows = planning.compute_part(request, index, count, tell)
+    if table is not None:
+        write_table(rows, table / f"part-{index:03d}-of-{count:03d}.parquet")
     packed = packing.pack(json.dumps(document, separators=(",", ":"), ensure_ascii=False))
     if len(packed) > packing.LIMIT_BYTES:
         text = f"a result of {len(packed)} bytes"
@@ -95,6 +116,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shard", required=True, type=int, help="index of the shard, from 0")
     parser.add_argument("--shards", required=True, type=int, help="how many there are")
     parser.add_argument("--config-map", required=True, help="NAMESPACE/NAME that takes the result")
+    parser.add_argument("--claims", help="folder that holds a folder per mounted claim")
+    parser.add_argument("--table", type=pathlib.Path, help="folder that takes this shard's rows as Parquet")
     parser.add_argument("--kubeconfig", help="kubeconfig file; the pod's service account is used without")
     given = parser.parse_args(arguments)
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -103,9 +126,11 @@ def main(arguments: list[str] | None = None) -> int:
         if match is None:
             raise InputError("config-map", given.config_map, "be NAMESPACE/NAME")
         request = read_request(given.request)
+        if given.claims is not None:
+            request["claims"] = given.claims
         client = Client.connect(manager=MANAGER, kubeconfig=given.kubeconfig)
         target = Reference("v1", "ConfigMap", match[1], match[2])
-        is_new = run(request, client, target, index=given.shard, count=given.shards)
+        is_new = run(request, client, target, index=given.shard, count=given.shards, table=given.table)
     except OperatorError as error:
         print(f"inferasim-worker: {error}", file=sys.stderr)
         return 1

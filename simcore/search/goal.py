@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from simcore.search.objectives import Objective, Reading, Slo, figure
 from simcore.search.plan import Candidate, Scorer
+from simcore.search.predictors import Predictors
 from simcore.search.tiers import Binding, Tier, TierChoice, TierRule, choose, headroom_frac, margins
-from simcore.search.trials import Predictors
 
 
 class Goal:

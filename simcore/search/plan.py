@@ -41,7 +41,7 @@ class Candidate:
     overrides: Overrides | None = None
     """Engine settings of a configuration that was proposed; None in a sweep, which takes the engine's own."""
     settings: str = ""
-    """The levers behind `overrides` that differ from the baseline, e.g. `kvDtype=fp8`."""
+    """Engine settings that differ from the baseline, as levers and values, e.g. `kvDtype=fp8`."""
 
     @property
     def gpus_count(self) -> int:
@@ -118,14 +118,18 @@ class Bounding(Protocol):
         ...
 
 
-class Scorer(Protocol):
-    """Prices one engine replica. Implemented by `simcore.prediction.predictor`."""
+class Shaping(Protocol):
+    """Knows which replicas can run."""
 
     def shapes(
         self, option: EngineOption, *, gpus_per_node: int, nodes_count: int
     ) -> tuple[list[Shape], list[Refusal]]:
         """Layouts of `option` that are legal, fit in memory and have a step cost; and the others with reasons."""
         ...
+
+
+class Scorer(Shaping, Protocol):
+    """Prices one engine replica. Implemented by `simcore.prediction.predictor`."""
 
     def predict(self, shape: Shape, concurrency: int) -> Prediction:
         """The prediction of one replica that serves `concurrency` clients."""
@@ -181,11 +185,15 @@ def work_of(question: Question, scorer: Scorer) -> Work:
     return Work(items, refusals)
 
 
-def shapes_of(question: Question, scorer: Scorer) -> tuple[list[Shape], tuple[Refusal, ...]]:
+def shapes_of(question: Question, scorer: Shaping) -> tuple[list[Shape], tuple[Refusal, ...]]:
     """Replicas that can run within the budget, in a fixed order; the other layouts with their reasons."""
     shapes: list[Shape] = []
     refusals: list[Refusal] = []
-    for option in sorted(question.engines, key=lambda o: (o.engine.value, o.version or "")):
+
+    def place(option: EngineOption) -> tuple[str, str, int]:
+        return option.engine.value, option.version or "", option.host_kv_gibibytes_per_gpu
+
+    for option in sorted(question.engines, key=place):
         found, refused = scorer.shapes(option, gpus_per_node=question.gpus_per_node, nodes_count=question.nodes_count)
         for shape in found:
             if shape.gpus_count <= question.gpu_budget_count:
@@ -194,7 +202,7 @@ def shapes_of(question: Question, scorer: Scorer) -> tuple[list[Shape], tuple[Re
                 detail = f"needs {shape.gpus_count} GPUs of a budget of {question.gpu_budget_count}"
                 refused.append(Refusal(option, shape.layout, "gpu-budget", detail))
         refusals.extend(refused)
-    return sorted(shapes, key=lambda s: (s.option.engine.value, s.option.version or "", s.layout)), tuple(refusals)
+    return sorted(shapes, key=lambda shape: shape.key), tuple(refusals)
 
 
 def answer(
@@ -237,7 +245,12 @@ def candidate_of(
     throughput = full * prediction.throughput_tokens_per_s
     if full < replicas_count and share > 1:
         throughput += (replicas_count - full) * replica(shape, share - 1).throughput_tokens_per_s
-    return Candidate(shape, replicas_count, concurrency, prediction, throughput)
+    return Candidate(shape, replicas_count, concurrency, prediction, throughput, settings=settings_of(shape))
+
+
+def settings_of(shape: Shape) -> str:
+    """What a sweep changes of an engine's settings, as a lever and its value."""
+    return f"kvOffload.hostGibibytes={shape.host_kv_gibibytes}" if shape.host_kv_gibibytes else ""
 
 
 def score(

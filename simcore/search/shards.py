@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from simcore.cards.layout import Layout
@@ -19,12 +19,28 @@ from simcore.errors import FormatError, InputError
 from simcore.prediction.bounds import Bound
 from simcore.prediction.result import Prediction, Source
 from simcore.prediction.shapes import EngineOption, Refusal, Shape
-from simcore.search.plan import Answer, Bounding, Chooser, Item, Progress, Question, Scorer, answer, score, work_of
+from simcore.search.arrivals import RateScorer, answer_rate, price_rate
+from simcore.search.plan import (
+    Answer,
+    Bounding,
+    Candidate,
+    Chooser,
+    Item,
+    Progress,
+    Question,
+    Scorer,
+    answer,
+    score,
+    work_of,
+)
 from simcore.search.tiers import default_rule
 
-SCHEMA = "inferasim.dev/plan-shard/v1"
-Key = tuple[str, str, Layout, int]
-"""Engine, version, layout, clients of one replica."""
+SCHEMA = "inferasim.dev/plan-shard/v2"
+Load = int | float
+"""Clients of one replica, or requests per second to it."""
+Key = tuple[str, str, int, Layout, Load]
+"""A shape's key, and the load of one replica."""
+ShapeKey = tuple[str, str, int, Layout]
 _LATENCIES = ("ttft", "ttft_from_admission", "tpot", "itl", "e2e")
 
 
@@ -34,9 +50,11 @@ class Part:
 
     priced: Mapping[Key, Prediction]
     scored_count: int
-    """Candidates of this shard, those left out because of their bounds included."""
+    """Candidates of this shard, those left out because of their bounds included; of arrivals its layouts."""
     total_count: int
-    """Candidates of all shards."""
+    """Candidates, or layouts, of all shards."""
+    capacities: Mapping[ShapeKey, float] = field(default_factory=dict)
+    """Requests per second that one replica serves at most; of arrivals only."""
 
 
 def items_of(items: Sequence[Item], index: int, count: int) -> list[Item]:
@@ -45,21 +63,46 @@ def items_of(items: Sequence[Item], index: int, count: int) -> list[Item]:
     Candidates that share a simulation stay together; simulations are dealt out from the longest to the shortest, in
     turns, so that every shard meets every layout and the shards take about equally long.
     """
-    if not 0 <= index < count:
-        raise InputError("shard", index, f"be from 0 to {count - 1}")
+    _check(index, count)
     groups = sorted({_group(item) for item in items}, key=lambda group: (-group[-1], group))
     owner = {group: number % count for number, group in enumerate(groups)}
     return [item for item in items if owner[_group(item)] == index]
 
 
-def price_part(question: Question, scorer: Scorer, index: int, count: int, progress: Progress | None = None) -> Part:
+@dataclass(frozen=True)
+class Found:
+    """What a shard found, for its table and for the merge."""
+
+    part: Part
+    candidates: tuple[Candidate, ...]
+
+
+def price_part(question: Question, scorer: Scorer, index: int, count: int, progress: Progress | None = None) -> Found:
     """Score shard `index` of `count`. Raises InputError."""
     memo = _memo(scorer, {})
     work = work_of(question, memo)
     mine = items_of(work.items, index, count)
     bounds = memo if isinstance(memo, Bounding) else None
-    score(mine, memo, progress, bounds=bounds, rule=question.rule or default_rule())
-    return Part(memo.priced, len(mine), len(work.items))
+    candidates, _ = score(mine, memo, progress, bounds=bounds, rule=question.rule or default_rule())
+    return Found(Part(memo.priced, len(mine), len(work.items)), tuple(candidates))
+
+
+def price_rate_part(
+    question: Question,
+    scorer: RateScorer,
+    index: int,
+    count: int,
+    *,
+    mean_output_tokens: float,
+    progress: Progress | None = None,
+) -> Found:
+    """The same for arrivals at a rate: shards take layouts in turns. Raises InputError."""
+    _check(index, count)
+    memo = RateMemo(scorer)
+    candidates, scored_count, total_count = price_rate(
+        question, memo, index, count, mean_output_tokens=mean_output_tokens, progress=progress
+    )
+    return Found(Part(memo.priced, scored_count, total_count, memo.capacities), tuple(candidates))
 
 
 def merge(
@@ -77,14 +120,36 @@ def merge(
     return answer(question, _memo(scorer, priced), progress, chooser=chooser)
 
 
-def _group(item: Item) -> tuple[str, str, Layout, int]:
+def merge_rate(
+    question: Question,
+    scorer: RateScorer,
+    parts: Sequence[Part],
+    progress: Progress | None = None,
+    *,
+    mean_output_tokens: float,
+    chooser: Chooser | None = None,
+) -> Answer:
+    """The same for arrivals at a rate."""
+    memo = RateMemo(scorer)
+    for part in parts:
+        memo.priced |= part.priced
+        memo.capacities |= part.capacities
+    return answer_rate(question, memo, mean_output_tokens=mean_output_tokens, progress=progress, chooser=chooser)
+
+
+def _check(index: int, count: int) -> None:
+    if not 0 <= index < count:
+        raise InputError("shard", index, f"be from 0 to {count - 1}")
+
+
+def _group(item: Item) -> Key:
     shape, concurrency, replicas_count = item
     return key_of(shape, math.ceil(concurrency / replicas_count))
 
 
-def key_of(shape: Shape, share: int) -> Key:
+def key_of(shape: Shape, load: Load) -> Key:
     """What a prediction is kept under."""
-    return shape.option.engine.value, shape.option.version or "", shape.layout, share
+    return (*shape.key, load)
 
 
 class _Memo:
@@ -116,6 +181,39 @@ class _BoundedMemo(_Memo):
         return self._bounding.bound(shape, concurrency)
 
 
+class RateMemo:
+    """The same for arrivals."""
+
+    def __init__(self, scorer: RateScorer) -> None:
+        self._scorer = scorer
+        self.priced: dict[Key, Prediction] = {}
+        self.capacities: dict[ShapeKey, float] = {}
+
+    def shapes(
+        self, option: EngineOption, *, gpus_per_node: int, nodes_count: int
+    ) -> tuple[list[Shape], list[Refusal]]:
+        """As the scorer's."""
+        return self._scorer.shapes(option, gpus_per_node=gpus_per_node, nodes_count=nodes_count)
+
+    def capacity_requests_per_s(self, shape: Shape) -> float:
+        """Known, or the scorer's."""
+        if shape.key not in self.capacities:
+            self.capacities[shape.key] = self._scorer.capacity_requests_per_s(shape)
+        return self.capacities[shape.key]
+
+    def predict_rate(self, shape: Shape, request_rate_per_s: float) -> Prediction | None:
+        """Known, or the scorer's."""
+        if request_rate_per_s >= self.capacity_requests_per_s(shape):
+            return None
+        key = key_of(shape, request_rate_per_s)
+        if key not in self.priced:
+            found = self._scorer.predict_rate(shape, request_rate_per_s)
+            if found is None:
+                return None
+            self.priced[key] = found
+        return self.priced[key]
+
+
 def _memo(scorer: Scorer, priced: dict[Key, Prediction]) -> _Memo:
     return _BoundedMemo(scorer, scorer, priced) if isinstance(scorer, Bounding) else _Memo(scorer, priced)
 
@@ -137,16 +235,16 @@ def part_document(part: Part) -> dict[str, Any]:
 
     rows = []
     for key, prediction in sorted(part.priced.items(), key=lambda item: item[0]):
-        engine, version, layout, share = key
+        *of, layout, load = key
         fields = {name: value for name, value in vars(prediction).items() if name not in (*_LATENCIES, "source", "key")}
         fields |= {name: _latency(getattr(prediction, name)) for name in _LATENCIES}
         fields["memory"] = place(dict(prediction.memory))
         rows.append(
             {
-                "of": place([engine, version, asdict(layout)]),
-                "share": share,
+                "of": place([*of, asdict(layout)]),
+                "load": load,
                 "source": place(asdict(prediction.source)),
-                "isKeyed": bool(prediction.key),
+                "keyed": prediction.key[-1] if prediction.key else None,
                 **fields,
             }
         )
@@ -156,6 +254,7 @@ def part_document(part: Part) -> dict[str, Any]:
         "total": part.total_count,
         "table": table,
         "predictions": rows,
+        "capacities": [[*key[:3], asdict(key[3]), rate] for key, rate in sorted(part.capacities.items())],
     }
 
 
@@ -166,15 +265,20 @@ def part_from(document: Any, where: str) -> Part:
             raise FormatError(where, None, "schema", document["schema"], f"be {SCHEMA}")
         table = document["table"]
         priced = dict(_read(row, table) for row in document["predictions"])
-        return Part(priced, int(document["scored"]), int(document["total"]))
+        capacities = {
+            (str(engine), str(version), int(host), Layout(**widths)): float(rate)
+            for engine, version, host, widths, rate in document["capacities"]
+        }
+        return Part(priced, int(document["scored"]), int(document["total"]), capacities)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(where, None, "shard", type(error).__name__, "be a shard's result") from error
 
 
 def _read(row: Mapping[str, Any], table: Sequence[Any]) -> tuple[Key, Prediction]:
     fields = dict(row)
-    engine, version, widths = table[fields.pop("of")]
-    key: Key = (str(engine), str(version), Layout(**widths), int(fields.pop("share")))
+    engine, version, host, widths = table[fields.pop("of")]
+    load = fields.pop("load")
+    key: Key = (str(engine), str(version), int(host), Layout(**widths), load if type(load) is int else float(load))
     source = dict(table[fields.pop("source")])
     source["refusals"] = {name: tuple(why) for name, why in source["refusals"].items()}
     source["constants"], source["assumed"] = tuple(source["constants"]), tuple(source["assumed"])
@@ -183,7 +287,8 @@ def _read(row: Mapping[str, Any], table: Sequence[Any]) -> tuple[Key, Prediction
     fields["flags"] = tuple(fields["flags"])
     fields["memory"] = dict(table[fields["memory"]])
     fields["interval80"] = {name: (low, high) for name, (low, high) in fields["interval80"].items()}
-    fields["key"] = key if fields.pop("isKeyed") else ()
+    keyed = fields.pop("keyed")
+    fields["key"] = () if keyed is None else (key[0], key[1], key[3], int(keyed))
     return key, Prediction(source=Source(**source), **fields)
 
 

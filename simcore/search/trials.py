@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simcore.errors import FormatError, InputError
-from simcore.prediction.predictor import Overrides, Predictor
-from simcore.prediction.shapes import EngineOption, Shape
+from simcore.prediction.predictor import Predictor
+from simcore.prediction.shapes import EngineOption
 from simcore.search.ledger import Session, documents_of, repeat
 from simcore.search.objectives import Slo
 from simcore.search.plan import Answer, Candidate, Chooser, Progress, Question, chosen, shapes_of
@@ -46,23 +46,6 @@ class Tried:
         """What a language model answered that could not be used, each text once."""
         lines = [line for session in self.sessions for line in session.lines if line["kind"] == "failure"]
         return tuple(dict.fromkeys(str(line.get("text")) for line in lines))
-
-
-class Predictors:
-    """The predictor that priced a candidate: the plan's own, or that of the settings it was tried with."""
-
-    def __init__(self, predictor: Predictor, gpus_per_node: int) -> None:
-        self._predictor, self._gpus_per_node = predictor, gpus_per_node
-        self._others: dict[Overrides, Predictor] = {}
-
-    def of(self, candidate: Candidate) -> Predictor:
-        """A predictor that knows the candidate's shape."""
-        if candidate.overrides is None:
-            return self._predictor
-        found = self._others.setdefault(candidate.overrides, self._predictor.with_overrides(candidate.overrides))
-        shape: Shape = candidate.shape
-        found.shape(shape.option, shape.layout, gpus_per_node=self._gpus_per_node)
-        return found
 
 
 def answer_tried(

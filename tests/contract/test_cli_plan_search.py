@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -82,7 +83,7 @@ def test_without_the_extra_an_agent_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_mix_serves_the_demands_within_the_budget(tmp_path: Path) -> None:
-    """By hand: the tier's options give 5,000 and 2,000 tok/s a whole number of replicas each, their sum within 4 GPUs."""
+    """By hand: each demand takes whole replicas, one less would not do, and their sum stays within 4 GPUs."""
     demands = [
         {"tier": "interactive", "tokensPerSecond": 5000},
         {"tier": "interactive", "tokensPerSecond": 2000, "model": "Qwen3-14B-FP8"},
@@ -113,3 +114,37 @@ def test_a_mix_beyond_the_budget_serves_a_part_and_says_so(tmp_path: Path) -> No
     assert answer["mix"]["gpus"] == 4
     assert 0 < answer["mix"]["servedTokensPerSecond"] <= answer["mix"]["boundTokensPerSecond"] < 1_000_000
     assert [(item["tier"], item["limit"]) for item in answer["binding"]] == [("interactive", "gpu-budget")]
+
+
+def test_a_trace_on_a_volume_and_the_table_of_candidates(tmp_path: Path) -> None:
+    folder = tmp_path / "claims" / "traces"
+    folder.mkdir(parents=True)
+    row = {"timestamp": 0, "input_length": 1024, "output_length": 64, "hash_ids": [1, 2]}
+    (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(64)))
+    spec = PLAN | {"workload": {"trace": {"claim": {"claimName": "traces", "path": "t.jsonl"}}}}
+    code, _, err = invoke(tmp_path, spec)
+    assert code == 2
+    assert "name the folder of claims with --claims" in err
+    table = tmp_path / "all.parquet"
+    code, out, _ = invoke(tmp_path, spec, "--claims", str(tmp_path / "claims"), "--table", str(table))
+    answer = json.loads(out)
+    assert code == 0
+    rows = pq.read_table(table).to_pylist()
+    assert len(rows) == answer["candidates"]["scored"]
+    best = max(rows, key=lambda row: row["throughput_per_gpu_tokens_per_s"])
+    assert best["replica_throughput_low80"] <= best["throughput_tokens_per_s"] / best["replicas_count"]
+    again = tmp_path / "again.parquet"
+    invoke(tmp_path, spec, "--claims", str(tmp_path / "claims"), "--table", str(again))
+    assert again.read_bytes() == table.read_bytes()
+
+
+def test_a_trace_in_a_config_map_comes_with_the_files(tmp_path: Path) -> None:
+    row = {"timestamp": 0, "input_length": 1024, "output_length": 64, "hash_ids": [1, 2]}
+    text = "".join(json.dumps(row) + "\n" for _ in range(64))
+    found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "week"}, "data": {"trace.jsonl": text}}
+    (tmp_path / "trace.yaml").write_text(yaml.safe_dump(found))
+    spec = PLAN | {"workload": {"trace": {"configMap": {"name": "week"}}}}
+    assert "be among the files given" in invoke(tmp_path, spec)[2]
+    code, out, _ = invoke(tmp_path, spec, "-f", str(tmp_path / "trace.yaml"))
+    assert code == 0
+    assert json.loads(out)["selected"][0]["configuration"]["promptTokens"] == 1024

@@ -199,3 +199,30 @@ def test_the_key_of_a_language_model_is_read_where_the_plan_names_it() -> None:
     assert seen(builders.live(builders.serving_plan()), secret(token="sk-1")).agent_key is None
     kept = render.result_config_map(manifest, found.digest, builders.plan_result())
     assert seen(manifest, secret(token="sk-1"), kept).agent_key is None
+
+
+def test_a_trace_of_a_config_map_is_part_of_the_question() -> None:
+    """As text or packed; a missing one is said; another trace is another question."""
+    manifest = builders.live(builders.serving_plan(workload={"trace": {"configMap": {"name": "week"}}}))
+
+    def config_map(**content: Any) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "week", "namespace": "default"},
+            **content,
+        }
+
+    def seen(*objects: dict[str, Any]) -> Any:
+        observed = observe(_context(manifest, *objects), KEY)
+        assert observed is not None
+        return observed
+
+    plain = seen(config_map(data={"trace.jsonl": "{}\n"}))
+    assert base64.b64decode(plain.request["trace"]["data"]) == b"{}\n"
+    packed = seen(config_map(binaryData={"trace.jsonl": packing.pack("{}\n")}))
+    assert gzip.decompress(base64.b64decode(packed.request["trace"]["data"])) == b"{}\n"
+    assert plain.digest != packed.digest
+    assert "does not exist" in seen().trace.problem
+    assert seen().request is None
+    assert "has no key trace.jsonl" in seen(config_map(data={"other": "x"})).trace.problem

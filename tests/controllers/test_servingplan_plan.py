@@ -16,7 +16,7 @@ from inferasim_operator.engine.actions import ApplyObject, CreateObject, DeleteO
 from inferasim_operator.engine.compute import Computation, Failure, Phase
 from inferasim_operator.kinds.servingplan import inputs, render, search_job, sharding
 from inferasim_operator.kinds.servingplan.checks import Reason, failure_finding
-from inferasim_operator.kinds.servingplan.observe import AgentKey, AnchorObject, ModelConfig, Observed
+from inferasim_operator.kinds.servingplan.observe import AgentKey, AnchorObject, ModelConfig, Observed, Trace
 from inferasim_operator.kinds.servingplan.observe_nodes import Nodes, resolved
 from inferasim_operator.kinds.servingplan.observe_search import SearchJob
 from inferasim_operator.kinds.servingplan.plan import plan
@@ -87,6 +87,7 @@ STALLED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         Reason.MODEL_CONFIG_INVALID,
         "not JSON",
     ),
+    "no-trace": ({"trace": Trace(problem="ConfigMap t has no key x")}, Reason.TRACE_NOT_FOUND, "has no key x"),
     "no-anchor": ({"anchors": ()}, Reason.NO_ANCHOR, "run an AnchorHarvest"),
     "bad-anchor": ({"anchors": (AnchorObject("a", problem="no key"),)}, Reason.ANCHOR_INVALID, "a: no key"),
     "other-anchor": (
@@ -273,7 +274,34 @@ def test_small_searches_stay_in_the_operator_and_large_ones_do_not() -> None:
     wide = spec(cluster={"accelerator": "MI355X", "nodes": 64}, load={"concurrencies": list(range(64, 4096, 64))})
     assert 1 < sharding.shards_count(wide) <= sharding.MOST_SHARDS
     assert sharding.shards_count(spec(search={"shards": 7})) == 7
-    assert sharding.shards_count(spec(search={"shards": 7}, load={"requestsPerMinute": 60})) == 1
+    assert sharding.shards_count(spec(search={"shards": 7}, load={"requestsPerMinute": 60})) == 7
+    many = {"cluster": {"accelerator": "MI355X", "nodes": 512}, "load": {"requestsPerMinute": 60}}
+    assert sharding.pods_count(spec(**many)) > 1
+    assert sharding.pods_count(spec(search={"method": "Seeds"}, cluster=many["cluster"])) == 0
+    assert sharding.pods_count(spec()) == 0
+    assert sharding.pods_count(spec(results={"claim": {"claimName": "tables"}})) == 1, "the operator mounts no volumes"
+
+
+def test_volumes_of_a_search_reach_its_pods() -> None:
+    """A trace's claim read-only under the folder of claims, the results' claim, a folder named as the answer is."""
+    manifest = builders.serving_plan(
+        workload={"trace": {"claim": {"claimName": "traces", "path": "2026/week.jsonl"}}},
+        results={"claim": {"claimName": "tables", "path": "plans"}},
+    )
+    decided, status, _ = _decide(_observed(manifest, search=SearchJob(1, "example.test/op:1")))
+    job = [action.manifest for action in decided.actions if isinstance(action, CreateObject)][-1]
+    pod = job["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume.get("persistentVolumeClaim") for volume in pod["volumes"]}
+    assert volumes["inferasim-trace"] == {"claimName": "traces", "readOnly": True}
+    assert volumes["inferasim-results"] == {"claimName": "tables", "readOnly": False}
+    (container,) = pod["containers"]
+    mounts = {mount["name"]: (mount["mountPath"], mount.get("readOnly")) for mount in container["volumeMounts"]}
+    assert mounts["inferasim-trace"] == ("/var/inferasim/claims/traces", True)
+    assert mounts["inferasim-results"] == ("/var/inferasim/results", None)
+    assert "--claims=/var/inferasim/claims" in container["args"]
+    assert "--table=/var/inferasim/results/plans/plan-dddddddddddddddd" in container["args"]
+    _, status, _ = _decide(_observed(manifest, result=builders.plan_result()))
+    assert status["table"] == "tables/plans/plan-dddddddddddddddd"
 
 
 def test_the_first_finding_wins() -> None:

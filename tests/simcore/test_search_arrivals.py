@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from inferasim_operator import planning
-from simcore.prediction.predictor import Predictor
-from simcore.search.arrivals import DrawnScorer, answer_rate, replica_steps
+from simcore.search import arrivals
+from simcore.search.arrivals import answer_rate
+from simcore.search.replicas import replica_steps
 from tests import builders
 
 TIERS = [{"name": "interactive", "tokensPerSecondPerUser": 70, "ttftMilliseconds": 2500}, {"name": "bulk"}]
@@ -63,7 +64,7 @@ def test_more_arrivals_never_need_fewer_gpus() -> None:
 def test_a_quiet_replica_is_as_quick_as_one_alone() -> None:
     """M/G/1 in light traffic: without a queue a request takes its prefill and its steps, as the only client's does."""
     prepared = planning.prepare(_rate(1))
-    scorer = DrawnScorer(prepared.predictor, prepared.workload)
+    scorer = prepared.rate_scorer
     shape = scorer.shapes(prepared.question.engines[0], gpus_per_node=8, nodes_count=1)[0][0]
     alone = prepared.predictor.predict(shape, 1)
     quiet = scorer.predict_rate(shape, 0.001)
@@ -113,12 +114,12 @@ def test_rate_answers_use_one_scorer_for_all(monkeypatch: pytest.MonkeyPatch) ->
     """The capacity of a layout is simulated once, whatever the number of replicas."""
     prepared = planning.prepare(_rate(300))
     calls: list[int] = []
-    original = Predictor.predict
+    original = arrivals.capacity_requests_per_s
 
-    def counted(self: Predictor, shape: Any, concurrency: int) -> Any:
-        calls.append(shape.gpus_count)
-        return original(self, shape, concurrency)
+    def counted(deployment: Any, *given: Any, **named: Any) -> float:
+        calls.append(deployment.pool.gpus_per_replica_count)
+        return original(deployment, *given, **named)
 
-    monkeypatch.setattr(Predictor, "predict", counted)
-    answer_rate(prepared.question, DrawnScorer(prepared.predictor, prepared.workload), mean_output_tokens=OUTPUT)
+    monkeypatch.setattr(arrivals, "capacity_requests_per_s", counted)
+    answer_rate(prepared.question, prepared.rate_scorer, mean_output_tokens=OUTPUT)
     assert sorted(calls) == [1, 2]

@@ -93,7 +93,7 @@ def test_the_answer_does_not_depend_on_the_number_of_shards(
     """Written, read back, shuffled and merged: all of it equal, candidates, front, choices, refusals and counts."""
     question = _question(tuple(concurrencies), budget)
     whole = plan.answer(question, scorer())
-    parts = [shards.price_part(question, scorer(), index, count) for index in range(count)]
+    parts = [shards.price_part(question, scorer(), index, count).part for index in range(count)]
     assert sum(part.scored_count for part in parts) == parts[0].total_count
     read = [shards.part_from(json.loads(json.dumps(shards.part_document(part))), "x") for part in parts]
     assert read == parts
@@ -110,7 +110,7 @@ def test_each_candidate_is_in_one_shard_and_the_merge_prices_nothing(concurrenci
     dealt = [shards.items_of(items, index, count) for index in range(count)]
     assert sorted(map(repr, items)) == sorted(repr(item) for part in dealt for item in part)
     assert all(part == [item for item in items if item in part] for part in dealt), "each in the order of the whole"
-    parts = [shards.price_part(question, LinearScorer(), index, count) for index in range(count)]
+    parts = [shards.price_part(question, LinearScorer(), index, count).part for index in range(count)]
     merging = LinearScorer()
     shards.merge(question, merging, parts)
     assert merging.calls == []
@@ -133,7 +133,7 @@ def test_a_plan_in_shards_is_the_same_document() -> None:
     spec = builders.serving_plan(load={"concurrencies": [1, 24]})["spec"]
     request = {"spec": spec, "anchors": {"a": json.loads(builders.anchor().to_json())}}
     whole = planning.compute_plan(request)
-    packed = [packing.pack(json.dumps(planning.compute_part(request, index, 3))) for index in range(3)]
+    packed = [packing.pack(json.dumps(planning.compute_part(request, index, 3)[0])) for index in range(3)]
     assert planning.compute_plan({**request, "shards": packed}) == whole
 
 

@@ -1,4 +1,4 @@
-"""A plan answered by trials: the same choice as a sweep where only what a sweep changes is tried; replay; its bounds."""
+"""A plan answered by trials: as good as a sweep, replayed to the same decisions, within its bounds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from simcore.prediction.shapes import EngineOption
 from simcore.search.ledger import Session
 from simcore.search.objectives import Slo
 from simcore.search.plan import Candidate, Question, answer, candidate_of
+from simcore.search.predictors import Predictors
 from simcore.search.tiers import Tier, default_rule, margins
-from simcore.search.trials import MOST_TRIALS, Predictors, Tried, answer_tried, replayed
+from simcore.search.trials import MOST_TRIALS, Tried, answer_tried, replayed
 from tests.search_spaces import space
 
 TIERS = (Tier("quick", 120.0, 2.0), Tier("bulk", 0.0, None))

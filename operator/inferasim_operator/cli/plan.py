@@ -17,6 +17,8 @@ from rich.table import Table
 from inferasim_operator.api.v1alpha1.servingplan import SearchMethod
 from inferasim_operator.cli import documents
 from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, Report, emit, exit_codes, write_page
+from inferasim_operator.kinds.servingplan.inputs import trace_data
+from inferasim_operator.kinds.servingplan.render import TRACE_KEY
 from inferasim_operator.planning import compute_plan
 from inferasim_operator.report.numbers import layout as layout_text
 from simcore.errors import FormatError, InputError, UnknownNameError
@@ -36,7 +38,7 @@ def gather(paths: list[str]) -> dict[str, Any]:
     """
     plans: list[tuple[str, dict[str, Any]]] = []
     anchors: dict[str, Any] = {}
-    config_maps: dict[str, Mapping[str, str]] = {}
+    config_maps: dict[str, Mapping[str, Any]] = {}
     for path in documents.expand(paths):
         for document in documents.load_documents(path):
             if "schema" in document:
@@ -53,7 +55,8 @@ def gather(paths: list[str]) -> dict[str, Any]:
     spec = document.get("spec") if document.get("kind") == PLAN_KIND else document
     if not isinstance(spec, dict):
         raise FormatError(path, None, "spec", type(spec).__name__, "be a mapping")
-    return {"spec": spec, "anchors": anchors, "modelConfig": _model_config(spec, config_maps)}
+    request = {"spec": spec, "anchors": anchors, "modelConfig": _model_config(spec, config_maps)}
+    return request | _trace(spec, config_maps)
 
 
 def _add(anchors: dict[str, Any], name: str, anchor: object, path: str) -> None:
@@ -63,14 +66,14 @@ def _add(anchors: dict[str, Any], name: str, anchor: object, path: str) -> None:
 
 
 def _take_config_map(
-    document: Mapping[str, Any], path: str, anchors: dict[str, Any], config_maps: dict[str, Mapping[str, str]]
+    document: Mapping[str, Any], path: str, anchors: dict[str, Any], config_maps: dict[str, Mapping[str, Any]]
 ) -> None:
     name = str((document.get("metadata") or {}).get("name", ""))
     data = document.get("data") or {}
     if ANCHOR_KEY in data:
         _add(anchors, name, _json(data[ANCHOR_KEY], path, ANCHOR_KEY), path)
     else:
-        config_maps[name] = data
+        config_maps[name] = document
 
 
 def _json(text: str, path: str, key: str) -> Any:
@@ -80,14 +83,28 @@ def _json(text: str, path: str, key: str) -> Any:
         raise FormatError(path, None, key, str(error), "be JSON") from error
 
 
-def _model_config(spec: Mapping[str, Any], config_maps: Mapping[str, Mapping[str, str]]) -> Any:
+def _trace(spec: Mapping[str, Any], config_maps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    workload = spec.get("workload")
+    named = workload.get("trace") if isinstance(workload, dict) else None
+    reference = named.get("configMap") if isinstance(named, dict) else None
+    if not isinstance(reference, dict):
+        return {}
+    name, key = str(reference.get("name", "")), str(reference.get("key") or TRACE_KEY)
+    data = trace_data(config_maps.get(name, {}), key)
+    if data is None:
+        raise InputError("spec.workload.trace.configMap", f"{name}/{key}", "be among the files given", "add it with -f")
+    return {"trace": {"data": data}}
+
+
+def _model_config(spec: Mapping[str, Any], config_maps: Mapping[str, Mapping[str, Any]]) -> Any:
     reference = (spec.get("model") or {}).get("configMap") if isinstance(spec.get("model"), dict) else None
     if not isinstance(reference, dict):
         return None
     name, key = str(reference.get("name", "")), str(reference.get("key") or CONFIG_KEY)
-    if key not in config_maps.get(name, {}):
+    data = config_maps.get(name, {}).get("data") or {}
+    if key not in data:
         raise InputError("spec.model.configMap", f"{name}/{key}", "be among the files given", "add it with -f")
-    return _json(config_maps[name][key], name, key)
+    return _json(data[key], name, key)
 
 
 def plan(
@@ -101,6 +118,10 @@ def plan(
     ledger: Annotated[
         Path | None, typer.Option(help="Write the trials of Seeds or Agent here, a JSON line each.")
     ] = None,
+    claims: Annotated[
+        Path | None, typer.Option(help="Folder that holds a folder per claim, for traces on volumes.")
+    ] = None,
+    table: Annotated[Path | None, typer.Option(help="Write all candidates here, as Parquet.")] = None,
     replay: Annotated[
         Path | None, typer.Option(help="Repeat the trials of this ledger; no language model is asked.")
     ] = None,
@@ -112,7 +133,9 @@ def plan(
     """
     with exit_codes():
         request = asked(gather(file), method=method, budget=budget, replay=replay)
-        result = run(request, quiet=quiet)
+        if claims is not None:
+            request["claims"] = str(claims)
+        result = run(request, quiet=quiet, table=table)
         _write_ledger(result.pop(LEDGER, None), ledger)
         emit(result, output, draw)
         write_page(report, _page, result)
@@ -160,11 +183,11 @@ def _write_ledger(text: str | None, path: Path | None) -> None:
         raise InputError("ledger", str(path), f"be writable ({error.strerror or error})") from error
 
 
-def run(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """Compute a plan, with a progress bar on a terminal."""
+def run(request: dict[str, Any], *, quiet: bool, table: Path | None = None) -> dict[str, Any]:
+    """Compute a plan, with a progress bar on a terminal; `table` takes all its candidates."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        return compute_plan(request)
+        return compute_plan(request, table=table)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("scoring candidates", total=None)
@@ -172,7 +195,7 @@ def run(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
         def show(counts: Mapping[str, Any]) -> None:
             bar.update(task, completed=counts["scored"], total=counts["total"])
 
-        return compute_plan(request, show)
+        return compute_plan(request, show, table=table)
 
 
 def draw(result: Mapping[str, Any]) -> None:

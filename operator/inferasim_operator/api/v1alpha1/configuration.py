@@ -65,6 +65,12 @@ class Speculation(ApiModel):
     draft_tokens: Positive
 
 
+class KvOffload(ApiModel):
+    """The KV tier in host memory, of one replica."""
+
+    host_gibibytes: Positive
+
+
 class Configuration(ApiModel):
     """One way to serve a model: engine, layout, how many replicas, at which load."""
 
@@ -91,6 +97,7 @@ class Configuration(ApiModel):
     attention_backend: Word | None = None
     moe_backend: Word | None = None
     speculation: Speculation | None = None
+    kv_offload: KvOffload | None = None
 
 
 class CountRange(ApiModel):

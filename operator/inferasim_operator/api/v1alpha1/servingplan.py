@@ -30,7 +30,6 @@ from inferasim_operator.api.v1alpha1.common import (
     SecretKey,
     ShortText,
     StringMap,
-    Tokens,
     Word,
     atomic_list,
     condition_column,
@@ -47,6 +46,7 @@ from inferasim_operator.api.v1alpha1.configuration import (
     Prediction,
     Selection,
 )
+from inferasim_operator.api.v1alpha1.workload import ClaimFolder, Workload
 
 ANCHORS_RESOLVED = "AnchorsResolved"
 FEASIBLE = "Feasible"
@@ -123,6 +123,11 @@ class Cluster(ApiModel):
     gpu_budget: Annotated[int, Field(strict=True, ge=1, le=262_144)] | None = Field(
         default=None, description="Hard cap over all replicas; all GPUs of the cluster when absent."
     )
+    host_kv_gibibytes: Annotated[int, Field(strict=True, ge=1, le=65_536)] | None = Field(
+        default=None,
+        description="Host memory of each node that may hold KV cache. Layouts are then priced without it and with "
+        "their GPUs' share of it, where the engine's tier can be set.",
+    )
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.nodes) != has(self.discovery)",
@@ -147,48 +152,6 @@ class EngineChoice(ApiModel):
         default=None,
         description="Only these layouts; an illegal one is an error. All legal layouts when absent.",
         json_schema_extra=atomic_list(),
-    )
-
-
-class FixedWorkload(ApiModel):
-    """Every request has the same lengths."""
-
-    prompt_tokens: Tokens
-    output_tokens: Tokens
-
-
-class LengthRange(ApiModel):
-    """Token counts drawn evenly from `minimum` to `maximum`, both included."""
-
-    minimum: Tokens
-    maximum: Tokens
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "self.minimum <= self.maximum",
-            "must have a `minimum` of at most `maximum`",
-            lambda m: m.minimum <= m.maximum,
-        ),
-    )
-
-
-class SyntheticWorkload(ApiModel):
-    """Lengths are drawn, the same ones for every candidate."""
-
-    prompt_tokens: LengthRange
-    output_tokens: LengthRange
-
-
-class Workload(ApiModel):
-    """What the requests look like."""
-
-    fixed: FixedWorkload | None = None
-    synthetic: SyntheticWorkload | None = None
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "has(self.fixed) != has(self.synthetic)",
-            "must set exactly one of `fixed` and `synthetic`",
-            lambda m: (m.fixed is None) != (m.synthetic is None),
-        ),
     )
 
 
@@ -313,6 +276,12 @@ class Demand(ApiModel):
     workload: Workload | None = Field(default=None, description="Of that model; the plan's own when absent.")
 
 
+class Results(ApiModel):
+    """Where the table of all candidates goes, as Parquet: a file per shard in a folder named as the answer is."""
+
+    claim: ClaimFolder
+
+
 class AnchorSelector(ApiModel):
     """Which anchors of the namespace the plan may use: all of them when nothing is said."""
 
@@ -349,6 +318,7 @@ class ServingPlanSpec(ApiModel):
     )
     anchors: AnchorSelector | None = None
     search: Search | None = None
+    results: Results | None = Field(default=None, description="The search then runs as a Job, whose pods write there.")
     pod: PodOptions | None = Field(default=None, description="For the pods of a search that runs as a Job.")
     suspend: StrictBool | None = Field(
         default=None,
@@ -375,7 +345,30 @@ class ServingPlanSpec(ApiModel):
                 or (m.load.concurrencies is not None and (m.search is None or m.search.shards is None))
             ),
         ),
+        Rule(
+            "!has(self.workload.trace) || has(self.load.concurrencies)",
+            "must set `load.concurrencies` with `workload.trace`",
+            lambda m: m.workload.trace is None or m.load.concurrencies is not None,
+        ),
+        Rule(
+            "!(has(self.results) || has(self.workload.trace) && has(self.workload.trace.claim)) || !has(self.demands) "
+            "&& (!has(self.search) || !has(self.search.method) || self.search.method == 'Sweep')",
+            "must set search method Sweep, and no `demands`, with `results` or a trace on a volume",
+            lambda m: not m.needs_volumes or (m.demands is None and (m.search is None or not m.search.is_tried)),
+        ),
+        Rule(
+            "!has(self.cluster.hostKvGibibytes) || has(self.workload.trace) || has(self.workload.synthetic) "
+            "&& (has(self.workload.synthetic.prefixes) || has(self.workload.synthetic.conversation))",
+            "must set a workload whose requests share prefixes with `cluster.hostKvGibibytes`",
+            lambda m: m.cluster.host_kv_gibibytes is None or m.workload.shares_prefixes,
+        ),
     )
+
+    @property
+    def needs_volumes(self) -> bool:
+        """Whether the search reads or writes volumes, which the operator's own process cannot."""
+        trace = self.workload.trace
+        return self.results is not None or (trace is not None and trace.claim is not None)
 
 
 class SearchProgress(ApiModel):
@@ -467,6 +460,7 @@ class ServingPlanStatus(ConditionedStatus):
     result: ResultReference | None = Field(
         default=None, description="The immutable ConfigMap with the whole answer, the Pareto front included."
     )
+    table: ShortText | None = Field(default=None, description="Folder of the Parquet files, as claim/path.")
     recommended_harvests: Annotated[tuple[RecommendedHarvest, ...], Field(max_length=16)] | None = Field(
         default=None, json_schema_extra=atomic_list()
     )

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     MODEL_CONFIG_NOT_FOUND = "ModelConfigNotFound"
     MODEL_CONFIG_INVALID = "ModelConfigInvalid"
+    TRACE_NOT_FOUND = "TraceNotFound"
     UNKNOWN_MODEL = "UnknownModel"
     UNKNOWN_NAME = "UnknownName"
     BAD_LAYOUT = "BadLayout"
@@ -74,6 +75,12 @@ def model_config_is_invalid(observed: Observed) -> Finding | None:
     return Finding(Reason.MODEL_CONFIG_INVALID, config.problem) if config is not None and config.problem else None
 
 
+def trace_is_missing(observed: Observed) -> Finding | None:
+    """The ConfigMap of the trace does not exist (yet), or lacks the key."""
+    trace = observed.trace
+    return Finding(Reason.TRACE_NOT_FOUND, trace.problem) if trace is not None and trace.problem else None
+
+
 def no_anchor_is_usable(observed: Observed) -> Finding | None:
     """Measurements are demanded and the namespace has none that can be read."""
     if not _is_anchored(observed) or any(anchor.content is not None for anchor in observed.anchors):
@@ -117,8 +124,8 @@ def worker_image_is_unknown(observed: Observed) -> Finding | None:
         return None
     return Finding(
         Reason.NO_WORKER_IMAGE,
-        "spec.search.shards: the operator does not know its own image (INFERASIM_WORKER_IMAGE, set by the chart); "
-        "remove the field to search in the operator's process",
+        "the search is to run as a Job (spec.search.shards, spec.results or a trace on a volume) and the operator does "
+        "not know its own image (INFERASIM_WORKER_IMAGE, set by the chart)",
     )
 
 
@@ -146,6 +153,7 @@ CHAIN: tuple[Check, ...] = (
     spec_is_invalid,
     model_config_is_missing,
     model_config_is_invalid,
+    trace_is_missing,
     no_anchor_is_usable,
     no_anchor_for_accelerator,
     nodes_are_not_found,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,10 @@ CONTROLS = ("suspend", "rerun", "search", "pod")
 
 
 def question(
-    spec: ServingPlanSpec, anchors: Mapping[str, Mapping[str, Any]], model_config: Mapping[str, Any] | None
+    spec: ServingPlanSpec,
+    anchors: Mapping[str, Mapping[str, Any]],
+    model_config: Mapping[str, Any] | None,
+    trace: str | None = None,
 ) -> dict[str, Any]:
     """The request for `planning.compute_plan`: only what the answer depends on, not how the search is run."""
     fields = spec.to_dict()
@@ -24,7 +28,17 @@ def question(
         "spec": fields,
         "anchors": {name: dict(anchors[name]) for name in sorted(anchors)},
         "modelConfig": None if model_config is None else dict(model_config),
+        **({} if trace is None else {"trace": {"data": trace}}),
     }
+
+
+def trace_data(config_map: Mapping[str, Any], key: str) -> str | None:
+    """A trace in a ConfigMap, as text or as (packed) bytes, in base64; None when it has no such key."""
+    text = (config_map.get("data") or {}).get(key)
+    if text is not None:
+        return base64.b64encode(str(text).encode()).decode("ascii")
+    packed = (config_map.get("binaryData") or {}).get(key)
+    return None if packed is None else str(packed)
 
 
 def input_digest(request: Mapping[str, Any], *, rerun: str | None, version: str) -> str:

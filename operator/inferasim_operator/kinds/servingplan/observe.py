@@ -45,6 +45,14 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """The trace that the plan names, as base64, or the problem with it."""
+
+    data: str | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class AgentKey:
     """The key of the plan's language model, or why there is none. It goes to the computing process and nowhere else."""
 
@@ -66,6 +74,8 @@ class Observed:
     """What the selector finds, by name; those that cannot be read are kept with their problem."""
     model_config: ModelConfig | None = None
     """None when the plan names a built-in card."""
+    trace: Trace | None = None
+    """None unless the plan names a trace in a ConfigMap."""
     request: Mapping[str, Any] | None = None
     digest: str = ""
     """Names the question; empty while something that it needs is missing."""
@@ -101,13 +111,19 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
     targets = [("ConfigMap", anchor.name) for anchor in anchors]
     if plan.spec.model.config_map is not None:
         targets.append(("ConfigMap", plan.spec.model.config_map.name))
+    trace = _trace(context, key, plan.spec)
+    if trace is not None and plan.spec.workload.trace is not None and plan.spec.workload.trace.config_map is not None:
+        targets.append(("ConfigMap", plan.spec.workload.trace.config_map.name))
     context.references.note(KIND, key, targets)
     nodes = observe_nodes.nodes(context, plan.spec)
-    if (model_config is not None and model_config.content is None) or (nodes is not None and nodes.problem):
-        return Observed(raw, plan, anchors=anchors, model_config=model_config, nodes=nodes)
+    is_missing = (model_config is not None and model_config.content is None) or (trace is not None and trace.problem)
+    if is_missing or (nodes is not None and nodes.problem):
+        return Observed(raw, plan, anchors=anchors, model_config=model_config, trace=trace, nodes=nodes)
     spec = plan.spec if nodes is None else observe_nodes.resolved(plan.spec, nodes)
     usable = {anchor.name: anchor.content for anchor in anchors if anchor.content is not None}
-    request = inputs.question(spec, usable, model_config.content if model_config else None)
+    request = inputs.question(
+        spec, usable, model_config.content if model_config else None, None if trace is None else trace.data
+    )
     digest = inputs.input_digest(request, rerun=spec.rerun, version=VERSION)
     result, problem = _result(context, key, digest)
     computation = context.computations.state(digest) if context.computations is not None else None
@@ -118,6 +134,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         plan,
         anchors=anchors,
         model_config=model_config,
+        trace=trace,
         request=request,
         digest=digest,
         result=result,
@@ -171,6 +188,18 @@ def _model_config(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> Mo
     if not isinstance(content, dict):
         return ModelConfig(problem=f"ConfigMap {reference.name}, key {data_key}: must be a JSON object")
     return ModelConfig(content=content)
+
+
+def _trace(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> Trace | None:
+    reference = spec.workload.trace.config_map if spec.workload.trace is not None else None
+    if reference is None:
+        return None
+    live = context.client.find("v1", "ConfigMap", key.namespace, reference.name)
+    data_key = reference.key or render.TRACE_KEY
+    if live is None:
+        return Trace(problem=f"ConfigMap {reference.name} does not exist")
+    data = inputs.trace_data(live, data_key)
+    return Trace(data) if data else Trace(problem=f"ConfigMap {reference.name} has no key {data_key}")
 
 
 def _agent_key(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> AgentKey | None:

@@ -42,14 +42,14 @@ def search(
     is told so.
     """
     metadata = raw["metadata"]
-    count = sharding.shards_count(spec)
-    is_asked = spec.search is not None and spec.search.shards is not None
+    count = sharding.pods_count(spec)
+    is_asked = (spec.search is not None and spec.search.shards is not None) or spec.needs_volumes
     if not context.worker_image:
-        return (SearchJob(count, "") if is_asked and count > 1 else None), ()
+        return (SearchJob(count, "") if is_asked and count > 0 else None), ()
     client, namespace = context.client, metadata["namespace"]
     mine = labels.owned_by(raw, role=search_job.JOB_ROLE)
     live_jobs = client.list("batch/v1", "Job", namespace, labels=mine)
-    wanted = search_job.job_name(metadata["name"], digest, count) if count > 1 and not is_answered else ""
+    wanted = search_job.job_name(metadata["name"], digest, count) if count > 0 and not is_answered else ""
     if not wanted and not live_jobs:
         return None, ()
     maps = client.list("v1", "ConfigMap", namespace, labels=labels.owned_by(raw, role=search_job.SHARD_ROLE))

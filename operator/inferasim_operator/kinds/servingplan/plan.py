@@ -25,7 +25,7 @@ from inferasim_operator.api.v1alpha1.servingplan import (
 from inferasim_operator.engine.actions import CreateObject, DeleteObject, Plan, Reference, StartComputation
 from inferasim_operator.engine.compute import Computation, Phase
 from inferasim_operator.engine.conditions import Conditions
-from inferasim_operator.kinds.servingplan import checks, render, searching
+from inferasim_operator.kinds.servingplan import checks, render, search_job, searching
 from inferasim_operator.kinds.servingplan.checks import Reason
 from inferasim_operator.kinds.servingplan.observe import Observed
 from inferasim_operator.kinds.servingplan.observe_search import SearchJob
@@ -147,9 +147,17 @@ def _answered(
         result=ResultReference(
             config_map=render.result_name(observed.raw["metadata"]["name"], observed.digest), digest=observed.digest
         ),
+        table=_table(observed),
         recommended_harvests=answer.recommended_harvests or None,
         provenance=answer.provenance,
     )
+
+
+def _table(observed: Observed) -> str | None:
+    plan = observed.plan
+    if plan is None or plan.spec.results is None:
+        return None
+    return f"{plan.spec.results.claim.claim_name}/{search_job.table_folder(plan, observed.digest)}"
 
 
 def _stalled(observed: Observed, conditions: Conditions, generation: int, finding: checks.Finding) -> ServingPlanStatus:

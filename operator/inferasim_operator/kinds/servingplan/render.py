@@ -12,6 +12,7 @@ from inferasim_operator.engine import labels, names
 
 ANCHOR_KEY = "anchor.json"
 MODEL_CONFIG_KEY = "config.json"
+TRACE_KEY = "trace.jsonl"
 RESULT_KEY = "result.json"
 COMPRESSED_KEY = "result.json.gz"
 LEDGER_KEY = "ledger.jsonl.gz"

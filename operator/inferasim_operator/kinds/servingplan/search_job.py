@@ -18,6 +18,8 @@ JOB_ROLE = "plan-search"
 SHARD_ROLE = "plan-shard"
 REQUEST_KEY = "request.json.gz"
 REQUEST_PATH = "/etc/inferasim"
+CLAIMS_PATH = "/var/inferasim/claims"
+RESULTS_PATH = "/var/inferasim/results"
 DIGEST_KEY = "inputDigest"
 SHARD_KEY = "shard.json.gz"
 SCORED_KEY = "candidatesScored"
@@ -104,7 +106,10 @@ def run_objects(
     pod_labels = dict(options.labels or {}) | dict(metadata["labels"])
     if options.queue_name is not None:
         metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue_name
-    template = {"metadata": {"labels": pod_labels}, "spec": _pod(plan, options, job, shards_count, account, image)}
+    template = {
+        "metadata": {"labels": pod_labels},
+        "spec": _pod(plan, options, job, shards_count, account, image, digest),
+    }
     objects.append(
         {
             "apiVersion": "batch/v1",
@@ -126,7 +131,22 @@ def run_objects(
     return tuple(objects)
 
 
-def _pod(plan: ServingPlan, options: PodOptions, job: str, shards_count: int, account: str, image: str) -> Manifest:
+def table_folder(plan: ServingPlan, digest: str) -> str:
+    """Where in the results' claim the table of one answer lies."""
+    results = plan.spec.results
+    name = names.object_name(plan.metadata.name, digest[:16])
+    return name if results is None or results.claim.path is None else f"{results.claim.path}/{name}"
+
+
+def _volume(name: str, claim_name: str, *, read_only: bool) -> Manifest:
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim_name, "readOnly": read_only}}
+
+
+def _pod(
+    plan: ServingPlan, options: PodOptions, job: str, shards_count: int, account: str, image: str, digest: str
+) -> Manifest:
+    trace = plan.spec.workload.trace.claim if plan.spec.workload.trace is not None else None
+    results = plan.spec.results.claim if plan.spec.results is not None else None
     spec: Manifest = {
         "restartPolicy": "Never",
         "serviceAccountName": account,
@@ -148,6 +168,8 @@ def _pod(plan: ServingPlan, options: PodOptions, job: str, shards_count: int, ac
                     "--shard=$(JOB_COMPLETION_INDEX)",
                     f"--shards={shards_count}",
                     f"--config-map={plan.metadata.namespace}/{shard_name(job, '$(JOB_COMPLETION_INDEX)')}",
+                    *([] if trace is None else [f"--claims={CLAIMS_PATH}"]),
+                    *([] if results is None else [f"--table={RESULTS_PATH}/{table_folder(plan, digest)}"]),
                 ],
                 "resources": {"requests": {"cpu": "1", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
                 # The end of the log reaches the pod's status, so no right to read logs is needed.
@@ -160,6 +182,18 @@ def _pod(plan: ServingPlan, options: PodOptions, job: str, shards_count: int, ac
                 "volumeMounts": [
                     {"name": "inferasim-request", "mountPath": REQUEST_PATH, "readOnly": True},
                     {"name": "inferasim-tmp", "mountPath": "/tmp"},  # noqa: S108 - a mount in the pod
+                    *(
+                        []
+                        if trace is None
+                        else [
+                            {
+                                "name": "inferasim-trace",
+                                "mountPath": f"{CLAIMS_PATH}/{trace.claim_name}",
+                                "readOnly": True,
+                            }
+                        ]
+                    ),
+                    *([] if results is None else [{"name": "inferasim-results", "mountPath": RESULTS_PATH}]),
                     *(mount.to_dict() for mount in options.volume_mounts or ()),
                 ],
             }
@@ -167,6 +201,8 @@ def _pod(plan: ServingPlan, options: PodOptions, job: str, shards_count: int, ac
         "volumes": [
             {"name": "inferasim-request", "configMap": {"name": request_name(job)}},
             {"name": "inferasim-tmp", "emptyDir": {"sizeLimit": "256Mi"}},
+            *([] if trace is None else [_volume("inferasim-trace", trace.claim_name, read_only=True)]),
+            *([] if results is None else [_volume("inferasim-results", results.claim_name, read_only=False)]),
             *(volume.to_dict() for volume in options.volumes or ()),
         ],
     }

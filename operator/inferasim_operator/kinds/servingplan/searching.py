@@ -65,12 +65,12 @@ def failure(search: SearchJob) -> Finding | None:
 
 
 def progress(search: SearchJob) -> SearchProgress:
-    """Candidates of the shards that are done; the total is known once one is."""
+    """Candidates that the shards say they have scored; the total is known once one is done."""
     scored, totals = 0, set()
     for shard in search.shards:
         data = shard.get("data") or {}
+        scored += _number(data.get(search_job.SCORED_KEY)) or 0
         if search_job.SHARD_KEY in (shard.get("binaryData") or {}):
-            scored += _number(data.get(search_job.SCORED_KEY)) or 0
             totals.add(_number(data.get(search_job.TOTAL_KEY)))
     total = totals.pop() if len(totals) == 1 else None
     return SearchProgress(
