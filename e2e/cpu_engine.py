@@ -70,7 +70,7 @@ def _install(target: pathlib.Path, shown: progress.Progress) -> None:
     except subprocess.CalledProcessError as error:
         raise errors.ToolchainError(f"no environment for vLLM could be made: {error.stdout}{error.stderr}") from error
     pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-compile", "--no-cache-dir"]
+    options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-cache-dir"]
     process = processes.spawn([*pip, *options, "-r", str(LOCK)], log=log)
     try:
         while process.poll() is None:

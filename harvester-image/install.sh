@@ -6,7 +6,9 @@ python="${PYTHON:-python3}"
 if [ "${1:-}" = "--with-python" ]; then
   apt-get update
   apt-get install -y --no-install-recommends python3 python3-venv ca-certificates
-  rm -rf /var/lib/apt/lists/*
+  rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/apt /var/log/dpkg.log
+  # Nothing in it needs to become another user.
+  find / -xdev -perm /6000 -type f -exec chmod a-s {} +
 fi
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "the harvester needs Python 3.11 or newer: set the build argument PYTHON")'
 "$python" -m venv "$here/venv"
@@ -19,6 +21,11 @@ awk '
 ' "$here/requirements.in" "$here/requirements.lock" > "$here/requirements.txt"
 "$here/venv/bin/python" -m pip install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes \
   --only-binary :all: -r "$here/requirements.txt"
+
+# Nothing is installed any more, and other projects' tests are never run.
+rm -rf "$here"/venv/lib/python3*/site-packages/pip "$here"/venv/lib/python3*/site-packages/pip-*.dist-info \
+  "$here"/venv/bin/pip* "$here"/venv/lib/python3*/site-packages/setuptools*
+find "$here/venv" -type d -name tests -prune -exec rm -rf {} +
 
 # Only `python` is ours on the PATH; `python3`, `vllm` and the rest stay the engine's.
 mkdir -p "$here/bin" "$here/lib"

@@ -193,6 +193,11 @@ def build_anchor(
              "host time could not be separated: prefill points and F include it"]  # fmt: skip
     notes.append("prompts are random tokens, sampled answers at temperature 1")
     sweeps = decode_sweeps(records)
+    filled = sorted({int(name.split("/")[1]) for name, r in measured(records, "decode").items() if r.get("isFilled")})
+    if filled:
+        notes.append(
+            f"decode at {filled[0]} prompt tokens: KV cache filled without prefill, on an engine started for it"
+        )
     memory = ran.effective.memory
     return Anchor(
         signature=signature(spec, ran, acceptance_length(records)),

@@ -5,13 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from inferasim_harvester import assemble, checkpoint, device, engine_process, launch, live_checks, plan
+from inferasim_harvester import (
+    assemble,
+    checkpoint,
+    collectives,
+    device,
+    engine_process,
+    launch,
+    live_checks,
+    plan,
+    routing,
+)
 from inferasim_harvester.effective import Effective, parse_report, read_effective
 from inferasim_harvester.engine_process import EngineProcess
 from inferasim_harvester.errors import (
@@ -26,7 +36,7 @@ from inferasim_harvester.measure import Precision, measure_decode, measure_packe
 from inferasim_harvester.metrics_page import Counters, Sample, counters, difference, parse_page
 from inferasim_harvester.output import recall_frac
 from inferasim_harvester.overhead import client_s_per_event
-from inferasim_harvester.plan import CLOCKS, DRIFT, Point
+from inferasim_harvester.plan import CLOCKS, COLLECTIVES, DRIFT, Point
 from inferasim_harvester.progress import ANCHOR_FILE, Progress
 from inferasim_harvester.prompts import Prompts
 from inferasim_harvester.session import Session
@@ -35,7 +45,7 @@ from inferasim_harvester.store import Points
 from inferasim_harvester.streams import dialect_of
 from inferasim_harvester.verdict import Seen, all_checks
 from inferasim_harvester.wire import Address, Client
-from simcore.anchors.checks import CheckResult, worst
+from simcore.anchors.checks import CheckResult, Verdict, worst
 from simcore.anchors.schema import Anchor
 from simcore.cards.accelerator import is_cpu
 from simcore.cards.layout import Engine
@@ -86,7 +96,9 @@ class Harvest:
         self.progress.total = len(todo)
         self._count(todo)
         before = device.devices(self.options.sysfs)
+        extra: list[CheckResult] = []
         try:
+            extra += await self._collectives()
             await self._start()
             session = await self._ready()
             effective = await self._effective()
@@ -95,7 +107,7 @@ class Harvest:
             recall = await recall_frac(session)
             started = await self._clocks()
             await self._warm_up(session)
-            await self._sweep(session, todo, effective)
+            await self._sweep(session, [point for point in todo if not point.is_filled], effective)
             effective.kv_pool_tokens = effective.kv_pool_tokens or (await self._effective()).kv_pool_tokens
             await self.progress.say("checking what was measured", "Checking")
             ran = assemble.Ran(
@@ -108,6 +120,9 @@ class Harvest:
                 self.options.client_command,
             )
             self._keep_clocks(started, await self._clocks())
+            violations = (throttled, await self._violations())
+            await self._decode_only([point for point in todo if point.is_filled], effective)
+            extra += await self._routing()
             anchor, checks = all_checks(
                 self.spec,
                 self.points.records,
@@ -116,9 +131,10 @@ class Harvest:
                 own_engine=self.process is not None,
                 devices=before,
                 seen=Seen(
-                    violations=(throttled, await self._violations()),
+                    violations=violations,
                     client_s_per_event=client_s,
                     model=session.model,
+                    extra=tuple(extra),
                     output=live_checks.output(
                         recall,
                         str(effective.settings.get("kvDtype", self.spec.signature.kv_dtype)),
@@ -150,21 +166,22 @@ class Harvest:
             )
         return found
 
-    def _count(self, todo: tuple[Point, ...]) -> None:
+    def _count(self, todo: Sequence[Point]) -> None:
         self.progress.done = sum(point.name in self.points for point in todo)
         self.progress.remaining_weight = sum(point.weight for point in todo if point.name not in self.points)
 
-    async def _start(self) -> None:
+    async def _start(self, more: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
         if self.options.engine_url is not None:
             self.client = Client(Address.parse(self.options.engine_url), self.options.stall_s)
             return
-        argv = launch.command(self.spec, port=self.options.port)
+        argv = [*launch.command(self.spec, port=self.options.port), *more]
         self.client = Client(Address("127.0.0.1", self.options.port), self.options.stall_s)
         if await self.client.is_reachable():
             raise EngineStartError(
                 f"something listens on port {self.options.port} already; it would be measured instead"
             )
-        self.process = EngineProcess(argv, launch.environment(self.spec), self.progress.folder / "engine.log")
+        log = self.progress.folder / ("engine.log" if not more else "engine-again.log")
+        self.process = EngineProcess(argv, {**launch.environment(self.spec), **(variables or {})}, log)
         await self.progress.say("starting " + " ".join(argv[:4]) + " …", "Starting")
         await self.process.start()
 
@@ -186,6 +203,71 @@ class Harvest:
             if loop.time() >= deadline_s:
                 raise EngineNotReadyError(f"no token within {self.options.start_timeout_s:g} s: {last}")
             await asyncio.sleep(READY_POLL_S)
+
+    async def _again(self, more: Sequence[str], variables: Mapping[str, str] | None = None) -> Session:
+        """The engine once more, with more arguments."""
+        if self.process is not None:
+            await self.process.stop()
+        await self._start(more, variables)
+        return await self._ready()
+
+    async def _collectives(self) -> list[CheckResult]:
+        """Before the engine takes the GPUs; kept beside the points, so that another pod does not repeat it."""
+        if self.spec.sweeps.collectives != "Enabled":
+            return []
+        if self.options.engine_url is not None:
+            return [CheckResult("collectives", Verdict.FLAG, "not measured: the engine ran before us")]
+        record = self.points.records.get(COLLECTIVES)
+        if record is None:
+            ranks = self.spec.layout.tensor_parallel * self.spec.layout.data_parallel
+            await self.progress.say("measuring collectives", "Collectives")
+            try:
+                record = await collectives.measure(ranks, self.progress.folder, self.options.port)
+            except MeasurementFailedError as error:
+                return [CheckResult("collectives", Verdict.FLAG, f"not measured: {error}"[:1900])]
+            self.points.add(COLLECTIVES, record)
+        await self.progress.keep(collectives.FILE, json.dumps(record, sort_keys=True))
+        return [collectives.check(record, self.spec.accelerator.product)]
+
+    async def _decode_only(self, todo: Sequence[Point], effective: Effective) -> None:
+        """The second prompt length, on an engine that fills its KV cache instead of computing the prompts."""
+        if not any(point.name not in self.points for point in todo):
+            return
+        if self.options.engine_url is not None:
+            for point in todo:
+                self.points.add(point.name, {"unmeasured": "an engine that runs already cannot be started again"})
+            return
+        await self.progress.say("starting the engine without prefill", "Starting")
+        session = await self._again(launch.decode_only_arguments(self.spec))
+        await session.wave("warm/filled", todo[-1].count, todo[-1].length, 4)
+        session.take_tally()
+        await self._sweep(session, todo, effective)
+
+    async def _routing(self) -> list[CheckResult]:
+        """Expert routing on the texts that the spec names."""
+        wanted = self.spec.sweeps.expert_routing
+        if wanted is None:
+            return []
+        if self.options.engine_url is not None:
+            return [CheckResult("expert-routing", Verdict.FLAG, "not recorded: the engine ran before us")]
+        folder = self.progress.folder
+        if not (folder / routing.TABLE_FILE).exists():
+            await self.progress.say("recording expert routing", "Routing")
+            dumps = routing.empty(folder / "routing")
+            session = await self._again(*launch.routing_recorder(self.spec, str(dumps)))
+            prompts = routing.read_prompts(wanted.prompts_path)
+            try:
+                found = await routing.record(session, prompts, wanted.output_tokens, dumps, self._post)
+            except MeasurementFailedError as error:
+                return [CheckResult("expert-routing", Verdict.FLAG, f"not recorded: {error}"[:1900])]
+            (folder / routing.RECORDING_FILE).write_bytes(found.npz)
+            await self.progress.keep(routing.TABLE_FILE, found.text)
+        return [CheckResult("expert-routing", Verdict.PASS, f"recorded; {routing.TABLE_FILE} holds the table")]
+
+    async def _post(self, path: str) -> None:
+        (answer,) = await self.client.post(path, [b""])
+        if answer.status != 200:
+            raise MeasurementFailedError(f"{path} answered {answer.status}")
 
     async def _clocks(self) -> tuple[float, float | None]:
         """(our clock, the engine's), seconds."""
@@ -252,7 +334,7 @@ class Harvest:
         await session.wave("warm/batch", batch, length, 4)
         session.take_tally()
 
-    async def _sweep(self, session: Session, todo: tuple[Point, ...], effective: Effective) -> None:
+    async def _sweep(self, session: Session, todo: Sequence[Point], effective: Effective) -> None:
         loop = asyncio.get_running_loop()
         for point in todo:
             if point.name in self.points:
@@ -266,7 +348,7 @@ class Harvest:
                 record = {"unmeasured": str(error)}
             self.points.add(point.name, record)
             self.progress.measured.append((point.weight, loop.time() - started_s))
-            self._count(todo)
+            self._count(plan.points_of(self.spec))
             await self.progress.say(f"measured {point.name}", points=self.points)
 
     async def _counted(self, session: Session, point: Point, effective: Effective) -> dict[str, Any]:
@@ -280,6 +362,8 @@ class Harvest:
         served = round(tally.served_prompt_tokens / tally.requests) if tally.requests else point.length
         if point.phase != "Prefill":
             record["servedTokens"] = served
+        if point.is_filled:
+            record["isFilled"] = True
         return {**record, "tally": asdict(tally), "counters": grown}
 
     async def _settled(self, engine: Engine, before: Counters, requests: int) -> Counters:

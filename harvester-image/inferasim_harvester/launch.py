@@ -96,6 +96,22 @@ def command(spec: HarvestSpec, *, port: int) -> list[str]:
     return [*argv, *spec.engine.extra_args]
 
 
+def decode_only_arguments(spec: HarvestSpec) -> list[str]:
+    """What makes the engine decode without having computed the prompt. Raises InputError where it cannot."""
+    rules = table(spec.engine.name, spec.engine.version)
+    if "decodeOnly" not in rules:
+        raise InputError("sweeps.decodeOnly", spec.engine.name.value, "be vLLM's")
+    return list(rules["decodeOnly"])
+
+
+def routing_recorder(spec: HarvestSpec, folder: str) -> tuple[list[str], dict[str, str]]:
+    """(arguments, variables) that make the engine record its router's choices. Raises InputError where it cannot."""
+    rules = table(spec.engine.name, spec.engine.version).get("routing")
+    if rules is None:
+        raise InputError("sweeps.expertRouting", spec.engine.name.value, "be SGLang's")
+    return list(rules["arguments"]), {rules["folderVariable"]: folder}
+
+
 def environment(spec: HarvestSpec) -> dict[str, str]:
     """Variables that the harvester itself needs the engine to have."""
     forced = spec.signature.speculation and spec.signature.speculation.forced_acceptance_length

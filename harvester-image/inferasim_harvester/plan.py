@@ -10,6 +10,8 @@ from inferasim_harvester.spec import HarvestSpec
 
 PACKED_COUNTS: Final = (2, 4, 8)
 DRIFT: Final = "drift"
+COLLECTIVES: Final = "collectives"
+"""Kept with the points: the record of the collective benchmark."""
 CLOCKS: Final = "clocks"
 """Kept with the points: how long the harvest took on the engine's clock and on ours."""
 
@@ -22,6 +24,8 @@ class Point:
     phase: str
     length: int
     count: int = 1
+    is_filled: bool = False
+    """Measured on the engine whose KV cache is filled without prefill."""
 
     @property
     def weight(self) -> float:
@@ -33,8 +37,9 @@ def points_of(spec: HarvestSpec) -> tuple[Point, ...]:
     """Prefill from long to short (the longest prompt times the others), decode from small to large, packed, drift."""
     sweeps = spec.sweeps
     points = [Point(f"prefill/{n}", "Prefill", n) for n in reversed(sweeps.prefill_lengths_tokens)]
-    for length in sweeps.decode_prompt_lengths_tokens:
-        points += [Point(f"decode/{length}/{b}", "Decode", length, b) for b in sweeps.decode_batches]
+    for index, length in enumerate(sweeps.decode_prompt_lengths_tokens):
+        filled = index > 0 and sweeps.decode_only == "Enabled"
+        points += [Point(f"decode/{length}/{b}", "Decode", length, b, filled) for b in sweeps.decode_batches]
     billed = sweeps.decode_prompt_lengths_tokens[0]
     if sweeps.packed_prefill_probe == "Enabled":
         longest = sweeps.prefill_lengths_tokens[-1]

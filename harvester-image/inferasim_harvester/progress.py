@@ -16,7 +16,10 @@ from inferasim_harvester.store import MAX_CHARS, Points, write_whole
 PROGRESS_FILE: Final = "progress.json"
 ANCHOR_FILE: Final = "anchor.json"
 RESULT_FILE: Final = "result.json"
-PHASES: Final = ("Preparing", "Starting", "WarmingUp", "Prefill", "Decode", "Packed", "Checking", "Done", "Failed")
+PHASES: Final = (
+    "Preparing", "Collectives", "Starting", "WarmingUp", "Prefill", "Decode", "Packed", "Routing", "Checking", "Done",
+    "Failed",
+)  # fmt: skip
 
 
 def utc_now() -> str:

@@ -70,6 +70,12 @@ class Session:
         answers = await self._post(await self._bodies(label, count, length, max_tokens))
         return self._read(answers, length, max_tokens)
 
+    async def texts(self, prompts: list[str], max_tokens: int) -> None:
+        """Given texts at one moment; nothing of them is measured. For engines that take text beside token ids."""
+        answers = await self._post([self.dialect.request(self.model, text, max_tokens) for text in prompts])
+        for answer in answers:
+            self.dialect.read(answer)
+
     async def behind(
         self, label: str, blocker: int, delay_s: float, count: int, length: int
     ) -> tuple[Stream, list[Stream]]:

@@ -100,6 +100,14 @@ class SignaturePart(Part):
     speculation: SpeculationPart | None = None
 
 
+class ExpertRoutingPart(Part):
+    """Recording of the router, on an engine started for it (SGLang). Random tokens route unlike text: text is given."""
+
+    prompts_path: Annotated[Text, Field(pattern=r"^/")]
+    """A text file in the container, one prompt a line."""
+    output_tokens: Annotated[int, Field(ge=1, le=4096)] = 64
+
+
 class SweepsPart(Part):
     """The points."""
 
@@ -109,6 +117,11 @@ class SweepsPart(Part):
     )
     prefill_lengths_tokens: Annotated[tuple[Length, ...], Field(min_length=2, max_length=16)] = DEFAULT_PREFILL_LENGTHS
     packed_prefill_probe: Choice = "Enabled"
+    decode_only: Choice | None = None
+    """The second prompt length on an engine whose KV cache is filled without prefill (vLLM)."""
+    collectives: Choice | None = None
+    """Collectives between the GPUs of the layout, before the engine starts."""
+    expert_routing: ExpertRoutingPart | None = None
 
     @field_validator("decode_batches", "decode_prompt_lengths_tokens", "prefill_lengths_tokens")
     @classmethod
@@ -139,6 +152,13 @@ class HarvestSpec(Part):
             switch_only = engine in (Engine.VLLM, Engine.ATOM)
             if (switch_only and layout.expert_parallel != ranks) or ranks % layout.expert_parallel:
                 raise ValueError(f"expertParallel {layout.expert_parallel} does not fit {ranks} ranks of {engine}")
+        if self.sweeps.decode_only == "Enabled":
+            if engine is not Engine.VLLM:
+                raise ValueError(f"decodeOnly needs a connector that {engine} does not have; it is vLLM's")
+            if len(self.sweeps.decode_prompt_lengths_tokens) < 2:
+                raise ValueError("decodeOnly measures the second of decodePromptLengthsTokens, and there is one")
+        if self.sweeps.expert_routing is not None and engine is not Engine.SGLANG:
+            raise ValueError(f"expertRouting needs a recorder that {engine} does not have; it is SGLang's")
         if engine is Engine.ATOM and self.attention_ranks not in (1, layout.tensor_parallel):
             raise ValueError("ATOM splits attention over the whole TP group or not at all")
         return self

@@ -161,7 +161,8 @@ def _text_body(model: str, prompt: Any, max_tokens: int, _detokenize: bool) -> d
 
 def _native_body(_model: str, prompt: Any, max_tokens: int, _detokenize: bool) -> dict[str, Any]:
     sampling = {"max_new_tokens": max_tokens, "ignore_eos": True, "temperature": TEMPERATURE}
-    return {"input_ids": prompt, "sampling_params": sampling, "stream": True}
+    key = "text" if isinstance(prompt, str) else "input_ids"
+    return {key: prompt, "sampling_params": sampling, "stream": True}
 
 
 def _usage_pair(record: Any) -> tuple[int, int] | None:

@@ -32,6 +32,8 @@ class Seen:
     client_s_per_event: float = 0.0
     model: str | None = None
     """Name under which the engine serves."""
+    extra: tuple[CheckResult, ...] = ()
+    """Of optional phases."""
     output: CheckResult = field(default_factory=lambda: live_checks.output(None, None))
     """Whether what was produced makes sense."""
 
@@ -76,6 +78,7 @@ def all_checks(
         live_checks.host_time(figures.separated, len(figures.lengths)),
         _acceptance(spec, records),
         _client(records, seen.client_s_per_event),
+        *seen.extra,
         live_checks.unmeasured({name: r["unmeasured"] for name, r in records.items() if "unmeasured" in r}),
     ]
     anchor = assemble.build_anchor(spec, records, ran, figures, tuple(check.record() for check in live))
@@ -116,7 +119,8 @@ def _prefix_hits(records: Records) -> CheckResult:
     """The worst point counts, not the average: one warm point bends a sweep (public case E02)."""
     results = []
     for record in records.values():
-        if "counters" not in record:
+        # A cache that was filled without prefill counts as hits what nobody has served before.
+        if "counters" not in record or record.get("isFilled"):
             continue
         grown = record["counters"]
         hits, queried = grown["hit_tokens"], grown["queried_tokens"]

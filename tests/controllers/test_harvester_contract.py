@@ -57,6 +57,8 @@ def test_the_fullest_harvest_is_understood() -> None:
         "decodePromptLengthsTokens": [1024, 8192],
         "prefillLengthsTokens": [512, 1024],
         "packedPrefillProbe": "Disabled",
+        "collectives": "Enabled",
+        "expertRouting": {"promptsPath": "/data/prompts.txt", "outputTokens": 32},
     }
     layout = {"tensorParallel": 8, "expertParallel": 8, "attentionDataParallel": 8}
     spec = told(harvest(signature=signature, sweeps=sweeps, layout=layout))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from inferasim_harvester.emulator.law import Faults, Noise, StepLaw
+from inferasim_harvester.emulator.recorder import Recorder
 
 Deliver = Callable[["Sequence", int], None]
 
@@ -63,6 +64,7 @@ class Scheduler:
     tokens_per_step: int = 1
     """Tokens a decode step commits per sequence (speculation)."""
     seed: int = 0
+    recorder: Recorder | None = None
     waiting: list[Sequence] = field(default_factory=list)
     running: list[Sequence] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
@@ -95,6 +97,8 @@ class Scheduler:
                 continue
             clock_s = max(clock_s, loop.time() - 0.005) + self._step_s(chunks, decodes) / self.speed
             await asyncio.sleep(max(0.0, clock_s - loop.time()))
+            if self.recorder is not None:
+                self.recorder.step(self.totals.steps, sum(count for _, count in chunks), len(decodes))
             self._commit(chunks, decodes, loop.time())
 
     def _step_s(self, chunks: list[tuple[Sequence, int]], decodes: list[Sequence]) -> float:

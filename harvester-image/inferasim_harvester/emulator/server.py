@@ -12,6 +12,7 @@ from typing import Any
 
 from inferasim_harvester.emulator import pages
 from inferasim_harvester.emulator.law import Faults, StepLaw
+from inferasim_harvester.emulator.recorder import Recorder
 from inferasim_harvester.emulator.scheduler import Scheduler, Sequence
 from simcore.cards.layout import Engine
 
@@ -34,6 +35,8 @@ class Emulator:
     speed: float = 1.0
     tokens_per_step: int = 1
     seed: int = 0
+    recorder: Recorder | None = None
+    """Only SGLang has one."""
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
@@ -46,6 +49,7 @@ class Emulator:
             speed=self.speed,
             tokens_per_step=self.tokens_per_step,
             seed=self.seed,
+            recorder=self.recorder,
         )
         self.port = 0
         self.accepted = 0
@@ -99,6 +103,13 @@ class Emulator:
                 await self._plain(writer, 400, "application/json", json.dumps({"error": str(error)}).encode())
                 return
             await self._generate(request, path == "/generate", writer)
+            return
+        if method == "POST" and self.recorder is not None and path.endswith("_expert_distribution_record"):
+            if path.startswith("/dump"):
+                self.recorder.dump()
+            else:
+                self.recorder.is_on = path.startswith("/start")
+            await self._plain(writer, 200, pages.TEXT, b"")
             return
         page = pages.page(self, path)
         if page is None:

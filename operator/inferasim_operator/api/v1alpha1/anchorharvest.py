@@ -176,6 +176,17 @@ class Signature(ApiModel):
 BatchSize = Annotated[int, Field(strict=True, ge=1, le=65_536)]
 
 
+class ExpertRouting(ApiModel):
+    """The texts to record the router on: random tokens route unlike text."""
+
+    prompts_path: Annotated[str, Field(max_length=1024, pattern=r"^/.+$")] = Field(
+        description="A text file in the pod, one prompt a line; mount it with `pod.volumes` and `pod.volumeMounts`."
+    )
+    output_tokens: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = Field(
+        default=None, description="64 when absent."
+    )
+
+
 class Sweeps(ApiModel):
     """The points to measure; the harvester's own choice where absent, shown in its progress."""
 
@@ -189,6 +200,19 @@ class Sweeps(ApiModel):
         default=None, description="Five lengths when absent.", json_schema_extra=atomic_list()
     )
     packed_prefill_probe: Switch | None = Field(default=None, description="Enabled when absent.")
+    decode_only: Switch | None = Field(
+        default=None,
+        description="vLLM: the second of `decodePromptLengthsTokens` on an engine started for it, whose KV cache is "
+        "filled without prefill; long contexts cost minutes less. Disabled when absent.",
+    )
+    collectives: Switch | None = Field(
+        default=None,
+        description="Time collectives between the GPUs before the engine starts; on MI355X they are held against "
+        "published figures. Disabled when absent.",
+    )
+    expert_routing: ExpertRouting | None = Field(
+        default=None, description="SGLang: record the router on an engine started for it. Not recorded when absent."
+    )
 
 
 class AnchorHarvestSpec(ApiModel):
