@@ -114,6 +114,8 @@ def closed_loop(
     state.m[f.G_EXHAUSTED] = 1
     loop.start_clients(state.m, clients)
     reason = loop.advance(state.m)
+    if reason == f.OVERTIME:
+        raise InputError("requests", requests, f"end within {f.LATEST // PS_PER_S // 86_400} simulated days")
     if reason != f.DONE:
         raise InternalError(f"the simulator stopped for reason {reason} with {state.m[f.G_ACTIVE]} requests active")
     records = state.take_records()
@@ -145,7 +147,7 @@ def _measure(state: State, records: Ints, warmup: int) -> ClosedLoopRun:
         tpot_s=tpot / PS_PER_S,
         output_tokens=int(records[:, f.O_OUTPUT].sum()),
         duration_s=duration_ps / PS_PER_S,
-        mean_itl_s=int(m[f.G_GAP_SUM]) / gaps / PS_PER_S if gaps else float("nan"),
+        mean_itl_s=state.gap_sum_ps / gaps / PS_PER_S if gaps else float("nan"),
         preemptions_count=int(records[:, f.O_PREEMPTIONS].sum()),
         mean_batch=int(runs[:, f.X_BATCH_STEPS].sum()) / decode_steps if decode_steps else 0.0,
         mean_kv_frac=_mean_kv_frac(units, duration_ps),

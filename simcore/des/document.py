@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from simcore.cards.layout import Engine
 from simcore.des.config import Admission, Deployment, Handoff, HostTier, Pool, Routing, SchedulerConfig
+from simcore.des.kernel.fields import LATEST
 from simcore.errors import InputError
 from simcore.stepcost.table import StepTable
 from simcore.units import PS_PER_S
@@ -55,7 +56,7 @@ class StepDocument(_Document):
         if len(points) > 1:
             slope = (times[-1] - times[-2]) / (known[-1] - known[-2])
             base = np.where(batches > known[-1], times[-1] + slope * (batches - known[-1]), base)
-        decode = np.rint(np.maximum(base, 0) * US_TO_PS).astype(np.int64)
+        decode = np.rint(np.clip(base * US_TO_PS, 0, LATEST)).astype(np.int64)
         decode[0] = 0
         context = np.full(max_batch + 1, round(self.context_nanoseconds_per_token * NS_TO_PS), np.int64)
         host = self.pipeline_host_microseconds + self.pipeline_host_microseconds_per_request * batches

@@ -35,6 +35,10 @@ class _Feed:
         self._region_of: dict[int, tuple[int, int]] = {}
         self._left: dict[tuple[int, int], int] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        return self._next is None
+
     def reclaim(self) -> None:
         """Take back the rows of sessions that ended."""
         for session in self._state.take_freed_sessions():
@@ -118,6 +122,8 @@ def run_kernel(
     )
     feed = _Feed(state, workload.batches(for_workload), np.random.default_rng(for_router))
     collector = Collector(deployment, state, record, warmup_requests)
+    if feed.is_empty:
+        raise InputError("workload", workload.source or "requests", "hold at least one request")
     feed.load()
     if clients:
         loop.start_clients(state.m, clients)
@@ -133,6 +139,9 @@ def run_kernel(
             feed.load()
         elif reason == f.GROW_NODES:
             state.add_nodes(max(MIN_NODES, state.nodes, int(state.m[f.G_WAITING_BLOCKS])))
+        elif reason == f.OVERTIME:
+            most = f"end within {f.LATEST // PS_PER_S // 86_400} simulated days"
+            raise InputError("workload", workload.source or "requests", most, "times, waits and steps add up to more")
         elif reason == f.STUCK:
             raise InternalError(f"{int(state.m[f.G_ACTIVE])} requests wait for something that never comes")
 

@@ -25,6 +25,8 @@ ROUTINGS: Final = {
 FIRST_NODES: Final = 1 << 14
 SPAN_ROWS: Final = 1 << 16
 MAX_TOKENS: Final = 1 << 30
+LONGEST_STEP_S: Final = 1e6
+"""Eleven days: a step, a load or a hand-off that may take longer is a slip of units."""
 
 
 def _positive(field: str, value: int, most: int = 1 << 40) -> None:
@@ -68,11 +70,34 @@ def check_pool(name: str, pool: Pool, most_running: int | None) -> None:
             f"be at most the largest priced batch ({table.max_batch})",
             "price larger batches or lower the cap",
         )
+    _check_prices(name, pool, running)
     if pool.host_tier is not None:
         if not rules.prefix_caching:
             raise InputError(f"{name}.host_tier", pool.host_tier, "come with prefix_caching")
         if pool.host_tier.capacity_blocks < 1 or pool.host_tier.block_bytes < 1 or pool.host_tier.link_bytes_per_s <= 0:
             raise InputError(f"{name}.host_tier", pool.host_tier, "have positive capacity, block size and bandwidth")
+
+
+def _check_prices(name: str, pool: Pool, running: int) -> None:
+    """The longest step the pool can hold must stay far inside the clock. Raises InputError."""
+    rules, table = pool.scheduler, pool.table
+    longest = min(2 * MAX_TOKENS, rules.kv_pool_tokens)
+    chunk = min(longest, rules.max_batched_tokens)
+    context = int(table.decode_context_ps_per_token.max()) + int(table.decode_window_ps_per_token.max())
+    decode = int(table.decode_base_ps.max()) + context * running * longest
+    prefill = (
+        table.prefill_fixed_ps + table.prefill_ps_per_token * chunk + table.prefill_ps_per_token2 * 2 * longest * chunk
+    )
+    host = table.host_request_ps + table.host_ps_per_token * longest
+    load = 0.0
+    if pool.host_tier is not None:
+        load = pool.host_tier.block_bytes / pool.host_tier.link_bytes_per_s * PS_PER_S * longest
+    slowest_s = max(decode + prefill, host, load) / PS_PER_S
+    if slowest_s > LONGEST_STEP_S:
+        raise InputError(
+            f"{name}.table", slowest_s, f"price a full step, its host time and its loads below {LONGEST_STEP_S:g} s",
+            f"contexts may reach the {rules.kv_pool_tokens} tokens of the KV pool",
+        )  # fmt: skip
 
 
 def running_places(pool: Pool, most_running: int | None) -> int:
@@ -279,6 +304,8 @@ class State:
             raise InputError("handoff", link, "have a positive bandwidth and no negative part")
         self.m[f.G_HANDOFF_FLOOR] = round(link.floor_s * PS_PER_S)
         exposed_s = link.bytes_per_token * link.exposed_layer_frac / link.bytes_per_s
+        if exposed_s * MAX_TOKENS > LONGEST_STEP_S:
+            raise InputError("handoff", link, f"move {MAX_TOKENS} tokens within {LONGEST_STEP_S:g} s")
         self.m[f.G_HANDOFF_PS_PER_KTOKEN] = round(exposed_s * 1000 * PS_PER_S)
 
     def _chain(self, address: int, count: int, fields: int, link: int, head: int) -> None:
@@ -335,6 +362,11 @@ class State:
         self.m[f.G_BUCKET_MASK] = buckets - 1
         for first, rows in self._node_spans:
             loop.fill_buckets(self.m, first, rows)
+
+    @property
+    def gap_sum_ps(self) -> int:
+        """Of all visible gaps."""
+        return int(self.m[f.G_GAP_TURNS]) * f.GAP_TURN + int(self.m[f.G_GAP_SUM])
 
     def take_records(self) -> Ints:
         """(records, O_FIELDS) copies of the finished requests' rows, which are then forgotten."""

@@ -58,7 +58,7 @@ def assert_twins(deployment: Deployment, load: Load, sessions_per_batch: int = 1
     gaps = state.m[state.m[f.G_GAPS_AT] :]
     assert {bin_: int(gaps[bin_]) for bin_ in _bins(literal.gaps_ps)} == _bins(literal.gaps_ps)
     assert int(state.m[f.G_GAP_COUNT]) == sum(literal.gaps_ps.values())
-    assert int(state.m[f.G_GAP_SUM]) == sum(gap * count for gap, count in literal.gaps_ps.items())
+    assert state.gap_sum_ps == sum(gap * count for gap, count in literal.gaps_ps.items())
     assert [int(state.m[unit + f.U_PEAK]) for unit in state.units] == literal.peaks
     assert [int(state.m[unit + f.U_PREEMPTIONS]) for unit in state.units] == literal.preemptions
     assert [int(state.m[unit + f.U_RESIDENT]) for unit in state.units] == literal.resident

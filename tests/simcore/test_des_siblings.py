@@ -10,9 +10,11 @@ import pytest
 from simcore.cards.layout import Engine
 from simcore.des.closed_loop import closed_loop
 from simcore.des.config import Deployment, Pool, Routing
+from simcore.des.result import Record
 from simcore.des.simulate import simulate
+from simcore.des.workload.batch import Workload
 from simcore.des.workload.synthetic import Lengths, PoissonArrivals, independent_requests, timestamped
-from simcore.errors import InfeasibleError
+from simcore.errors import InfeasibleError, InputError
 from tests.reference.des_simple import colocated, flat_table, requests_at, scheduler
 
 NS = 10**6
@@ -135,3 +137,41 @@ def test_littles_law_holds_for_kv_blocks(utilisation: float) -> None:
     rules = scheduler(max_running_requests=1, kv_pool_tokens=320)
     result = simulate(colocated(flat_table(1, decode_ms=1, prefill_ms=20), rules), load, seed=5)
     assert result.units[0].mean_kv_blocks == pytest.approx(4000 / result.duration_s * 10 * 0.02, rel=1e-9)
+
+
+# sums that 63 bits of picoseconds do not hold -------------------------------------------------------------------------
+def test_hours_of_waiting_are_summed_exactly() -> None:
+    """4,000 requests wait for one place that takes 900 s each: n-th wait is 900 n s, the mean 900 x 3,999/2 s."""
+    deployment = colocated(flat_table(1, decode_ms=1, prefill_ms=900e3), scheduler(max_running_requests=1))
+    load = requests_at([(0, 8, 1)] * 4000)
+    for keep in (Record.REQUESTS, Record.SUMMARY):
+        assert simulate(deployment, load, record=keep).queue.mean_s == pytest.approx(900 * 3999 / 2, rel=1e-12)
+
+
+def test_long_gaps_are_summed_exactly() -> None:
+    """640 requests of 1,000 gaps of 100 s are 6.4e19 ps of gaps."""
+    table = flat_table(64, decode_ms=100e3)
+    run = closed_loop(table, scheduler(), concurrency=64, requests=640, prompt_tokens=8, output_tokens=1001)
+    assert run.mean_itl_s == pytest.approx(100.0, rel=1e-12)
+    assert run.mean_tpot_s == pytest.approx(100.0, rel=1e-12)
+
+
+def test_a_run_beyond_the_clock_is_refused() -> None:
+    table = flat_table(1, decode_ms=1000)
+    rules = scheduler(max_running_requests=1, kv_pool_tokens=1 << 24)
+    with pytest.raises(InputError, match="45 simulated days"):
+        closed_loop(table, rules, concurrency=1, requests=1, prompt_tokens=8, output_tokens=4_000_000)
+    with pytest.raises(InputError, match="45 simulated days"):
+        simulate(colocated(table, rules), requests_at([(0, 8, 4_000_000)]))
+
+
+def test_prices_in_the_wrong_unit_are_refused() -> None:
+    """A full step of more than eleven days is a slip of units, and its sums would leave the clock."""
+    with pytest.raises(InputError, match="full step"):
+        simulate(colocated(flat_table(64, decode_ms=1, token_us=1e9)), requests_at([(0, 8, 1)]))
+
+
+def test_a_workload_without_requests_is_refused() -> None:
+    empty = Workload(lambda _: iter([]), None)
+    with pytest.raises(InputError, match="at least one request"):
+        simulate(colocated(flat_table(64, decode_ms=1)), empty)

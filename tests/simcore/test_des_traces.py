@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from simcore.des.kernel import fields as f
 from simcore.des.kernel import loop
 from simcore.des.result import Record
 from simcore.des.simulate import simulate
+from simcore.des.workload import agentic
 from simcore.des.workload import lines as lines_module
 from simcore.des.workload.batch import Batch
 from simcore.des.workload.trace import TraceFormat, detect, open_trace
-from simcore.errors import FormatError
+from simcore.errors import FormatError, InputError
 from tests.reference.des_simple import colocated, flat_table, scheduler
 
 TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
@@ -117,10 +119,10 @@ def test_azure_times_are_relative(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-12-31 23:59:59.5000000,10,2\n2024-01-01 00:00:01.2500000,20,3\n"
-        "2024-03-01 00:00:00,7,1\n"
+        "2024-02-01 00:00:00,7,1\n"
     )
     columns = np.concatenate([batch.columns for batch in _batches(path)])
-    days_ps = 60 * 86_400 * 10**12  # January and February of a leap year
+    days_ps = 31 * 86_400 * 10**12
     assert columns[:, loop.LOAD_TIMESTAMP].tolist() == [0, 1_750_000_000_000, days_ps + 500_000_000_000]
     assert columns[:, loop.LOAD_PROMPT].tolist() == [10, 20, 7]
 
@@ -291,6 +293,102 @@ def test_bad_sessions(tmp_path: Path, requests: Any, words: str) -> None:
     with pytest.raises(FormatError, match=words) as caught:
         _batches(path, trace_format=TraceFormat.AGENTIC)
     assert caught.value.line == 2
+
+
+GOOD = json.dumps(_record(0, 1024, 2, [1, 2]))
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+NEIGHBOURS: list[tuple[str, str, int | None, str]] = [
+    ("a.json", f"[{GOOD}]\ngarbage", 2, "end with its array"),
+    ("a.json", f"[{GOOD}]\n[{GOOD}]", 2, "end with its array"),
+    ("a.json", f"[{GOOD} {GOOD}]", 1, "go on with"),
+    ("a.json", f"[{GOOD},\n,{GOOD}]", 2, "valid JSON"),
+    ("a.json", f"[{GOOD},\n{GOOD},]", 2, "valid JSON"),
+    ("a.json", f"[{GOOD},\n{GOOD}\n", 3, "cut off"),
+    ("a.json", "[]", None, "at least one request"),
+    ("a.json", "[" * 200_000, 1, "recursion"),
+    ("a.jsonl", GOOD + '\n{"timestamp": 0, "timestamp": 5}', 2, "stands twice"),
+    ("a.jsonl", GOOD + "\n" + GOOD.replace("1024", "1" * 5000), 2, "valid JSON"),
+    ("a.jsonl", GOOD + "\n" + GOOD.replace("1024", "1e999"), 2, "whole number"),
+    ("a.jsonl", GOOD + "\n[1, 2]", 2, "JSON object"),
+    ("a.jsonl", GOOD + "\n" + json.dumps(_session()), 2, "input_length"),
+    ("a.jsonl", json.dumps(_session({"t": 0, "in": 64, "out": 1, "hash_ids": [1]})) + "\n" + GOOD, 2, "requests"),
+    ("a.jsonl", json.dumps(_session()), None, "at least one request"),
+    ("a.jsonl", GOOD.replace("[1, 2]", "[1, -2]"), 1, "2\\^62"),
+    ("a.csv", AZURE, None, "at least one request"),
+    ("a.csv", AZURE + "2023-02-29 00:00:00,4,1\n", 2, "UTC time"),
+    ("a.csv", AZURE + "2023-11-31 00:00:00,4,1\n", 2, "UTC time"),
+    ("a.csv", AZURE + "16/11/2023 18:17,4,1\n", 2, "UTC time"),
+    ("a.csv", AZURE + f"2023-11-16 00:00:00,{'9' * 6000},1\n", 2, "whole number"),
+    ("a.csv", AZURE + "2023-11-16 00:00:00,\u0664,1\n", 2, "whole number"),
+    ("a.csv", AZURE + "2023-11-16 00:00:00,4,1\n2024-02-16 00:00:00,4,1\n", 3, "45 days"),
+    ("a.csv", AZURE + "2023-11-16 00:00:00,4,1\n" + GOOD, 3, "three columns"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "line", "words"), NEIGHBOURS, ids=range(len(NEIGHBOURS)))
+def test_neighbours_of_bad_traces(tmp_path: Path, name: str, text: str, line: int | None, words: str) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(FormatError, match=words) as caught:
+        _batches(path)
+    assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "requests"),
+    [
+        ("a.jsonl", b"\xef\xbb\xbf" + GOOD.encode() + b"\n", 1),
+        ("a.json", b"\xef\xbb\xbf[" + GOOD.encode() + b",\r\n" + GOOD.encode() + b"]\r\n ", 2),
+        ("a.jsonl", GOOD.encode() + b"\r\n\r\n" + GOOD.encode() + b"\r\n", 2),
+        ("a.csv", b"\r\n" + AZURE.encode().replace(b"\n", b"\r\n") + b"2024-02-29 00:00:00,4,1\r\n", 1),
+    ],
+)
+def test_byte_order_marks_and_line_ends_of_other_systems(tmp_path: Path, name: str, data: bytes, requests: int) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert sum(len(batch.columns) for batch in _batches(path)) == requests
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    """A pipe that nobody writes to would hang the reader."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero"), Path("/" + "a" * 5000)):
+        with pytest.raises(FormatError, match=r"regular|readable"):
+            open_trace(path)
+
+
+def test_waits_that_add_up_beyond_the_clock_are_refused(tmp_path: Path) -> None:
+    """Three waits of 44 days each are valid records; their sum is past what the clock can count to."""
+    wait_ms = 44 * 86_400e3
+    rows = [_record(0, 16, 1, [1], id="a")]
+    rows += [_record(0, 16, 1, [1], id=one, wait_for=two, delay=wait_ms) for one, two in ("ba", "cb", "dc")]
+    with pytest.raises(InputError, match="45 simulated days"):
+        simulate(colocated(flat_table(64, decode_ms=1), scheduler()), open_trace(_write(tmp_path / "t.jsonl", *rows)))
+
+
+def test_a_session_of_huge_runs_is_refused_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of ids is a few bytes of file and 32 bytes of memory an id; the cap is lowered here."""
+    monkeypatch.setattr(agentic, "MAX_SESSION_BLOCKS", 1000)
+    turns = [{"t": 0, "in": 400 * 64, "out": 1, "ref": -1, "n": 0, "tail": [[1 + 400 * n, 400]]} for n in range(4)]
+    with pytest.raises(FormatError, match="1000 new blocks"):
+        _batches(_write(tmp_path / "t.jsonl", _session(*turns)))
+
+
+def test_full_and_compact_requests_may_be_mixed_in_a_session(tmp_path: Path) -> None:
+    """Ids in full are compared with the last ids in full, wherever a compact request came between."""
+    turns = [
+        {"t": 0, "in": 192, "out": 1, "hash_ids": [1, 2, 3]},
+        {"t": 1, "in": 128, "out": 1, "ref": -1, "n": 0, "tail": [[7, 2]]},
+        {"t": 2, "in": 256, "out": 1, "hash_ids": [1, 2, 3, 4]},
+    ]
+    path = _write(tmp_path / "t.jsonl", _session(*turns))
+    load = open_trace(path, TraceFormat.AGENTIC, clients=1)
+    records = simulate(colocated(flat_table(64, decode_ms=1), scheduler(prefix_caching=True)), load).records
+    assert records is not None
+    assert records.hit_blocks.tolist() == [0, 0, 3]
 
 
 def test_unknown_files_are_named(tmp_path: Path) -> None:

@@ -99,11 +99,20 @@ def gap_floor_ns(index: int) -> int:
 
 
 @compiled
+def add_gap_time(m: Ints, total_ps: int) -> None:
+    """Add to the sum of all gaps, which is longer than 63 bits hold: a million requests of 10 s are."""
+    m[f.G_GAP_SUM] += total_ps
+    while m[f.G_GAP_SUM] >= f.GAP_TURN:
+        m[f.G_GAP_SUM] -= f.GAP_TURN
+        m[f.G_GAP_TURNS] += 1
+
+
+@compiled
 def add_gap(m: Ints, gap_ps: int, count: int) -> None:
     """`count` visible gaps of `gap_ps`."""
     m[m[f.G_GAPS_AT] + gap_bin(gap_ps // PS_PER_NS)] += count
     m[f.G_GAP_COUNT] += count
-    m[f.G_GAP_SUM] += gap_ps * count
+    add_gap_time(m, gap_ps * count)
 
 
 @compiled
@@ -123,4 +132,4 @@ def add_run_gaps(m: Ints, price: int, slope: int, counter: int, steps: int, perm
         m[gaps + which] += (last - index) * batch
         index = last
     m[f.G_GAP_COUNT] += (steps - 1) * batch
-    m[f.G_GAP_SUM] += (run_ps(price, slope, counter, steps, permille) - price) * batch
+    add_gap_time(m, (run_ps(price, slope, counter, steps, permille) - price) * batch)

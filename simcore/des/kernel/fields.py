@@ -22,6 +22,10 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 NEVER: Final = 1 << 62
+LATEST: Final = 45 * 86_400 * 10**12
+"""A run ends before this; sums of two times stay below `NEVER` and inside 63 bits."""
+GAP_TURN: Final = 1 << 61
+"""G_GAP_SUM starts anew here, and G_GAP_TURNS counts how often."""
 NONE: Final = -1
 UNKNOWN: Final = -2
 
@@ -31,6 +35,7 @@ NEED_SESSIONS: Final = 1
 FLUSH_RECORDS: Final = 2
 GROW_NODES: Final = 3
 STUCK: Final = 4
+OVERTIME: Final = 5
 
 MOST_STALLED: Final = 1 << 22
 """Turns of the event loop at one instant in which no request ends. Free steps are legal (a price may be 0), so some are
@@ -85,6 +90,7 @@ PREFILL_WHOLE: Final = 2
     G_GAPS_AT,
     G_GAP_COUNT,
     G_GAP_SUM,
+    G_GAP_TURNS,
     G_FIRST_POOL,
     G_DECODE_POOL,
     G_EXECUTOR_AT,
@@ -101,7 +107,7 @@ PREFILL_WHOLE: Final = 2
     G_BUCKET_MASK,
     G_STALLED,
     G_FIELDS,
-) = range(44)
+) = range(45)
 
 (
     P_BASE_AT,

@@ -171,6 +171,15 @@ def next_time(m: Ints) -> int:
 
 
 @compiled
+def is_pending(m: Ints) -> bool:
+    """Whether anything is still to happen, however late."""
+    for number in range(m[f.G_EXECUTORS]):
+        if m[m[f.G_EXECUTOR_AT] + number * f.X_FIELDS + f.X_END] != f.NEVER:
+            return True
+    return bool(m[f.G_EVENTS] > 0)
+
+
+@compiled
 def run_events(m: Ints, now: int) -> bool:
     """All data, clients and requests of this instant. False if a client is free and no session is loaded."""
     while m[f.G_EVENTS] > 0 and m[m[f.G_EVENT_AT] + f.E_TIME] == now:
@@ -205,6 +214,7 @@ def advance(m: Ints) -> int:
     """Simulate until Python is needed; the reason why (DONE, NEED_SESSIONS, ...).
 
     STUCK: requests wait and nothing will happen, or all happens at one instant and no request ends (MOST_STALLED).
+    OVERTIME: what happens next is beyond LATEST.
     Raises InternalError where the books of KV blocks do not balance.
     """
     while True:
@@ -215,7 +225,9 @@ def advance(m: Ints) -> int:
         now = next_time(m)
         if m[f.G_EXHAUSTED] == 0 and m[f.G_OPEN] == 1 and now >= m[f.G_HORIZON]:
             return f.NEED_SESSIONS
-        if now == f.NEVER:
+        if now >= f.LATEST:
+            if is_pending(m):
+                return f.OVERTIME
             return f.DONE if m[f.G_ACTIVE] == 0 else f.STUCK
         m[f.G_STALLED] = m[f.G_STALLED] + 1 if now == m[f.G_NOW] else 0
         if m[f.G_STALLED] > f.MOST_STALLED:

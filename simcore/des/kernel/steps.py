@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from simcore.des.kernel import fields as f
@@ -26,6 +28,9 @@ from simcore.des.kernel.members import (
     let_go,
     reserve_of,
 )
+
+MOST_STEPS: Final = 1 << 20
+"""Of one jump: products of prices and steps stay within 63 bits."""
 
 
 @compiled
@@ -131,7 +136,10 @@ def start_steps(m: Ints, executor: int, now: int) -> bool:
         for rank in range(ranks):
             unit = m[replica + f.R_UNIT0] + rank * f.U_FIELDS
             tokens = min(tokens, free_tokens(m, number, unit, m[unit + f.U_LANE0], price, slope))
-        steps = max(1, steps_within(tokens, m[executor + f.X_COUNTER], m[number + f.P_BURST]))
+        burst = m[number + f.P_BURST]
+        steps = min(steps_within(tokens, m[executor + f.X_COUNTER], burst), MOST_STEPS)
+        last_price = price + slope * burst_tokens(steps, burst)
+        steps = max(1, min(steps, f.GAP_TURN // (max(last_price, 1) * max(batch, 1))))  # sums of gaps stay in 63 bits
         if steps > 1:
             for rank in range(ranks):
                 account(m, m[replica + f.R_UNIT0] + rank * f.U_FIELDS)

@@ -19,7 +19,7 @@ import numpy as np
 
 from simcore.des.kernel.fields import Ints
 from simcore.des.workload.batch import Batch, BatchBuilder
-from simcore.des.workload.lines import MAX_RECORD_BYTES, Row, lines, open_text, parse
+from simcore.des.workload.lines import MAX_RECORD_BYTES, Row, is_folder, lines, open_text, parse
 from simcore.des.workload.synthetic import BATCH_REQUESTS, MAX_DURATION_S
 from simcore.errors import FormatError
 from simcore.units import PS_PER_S
@@ -27,11 +27,13 @@ from simcore.units import PS_PER_S
 MAX_TOKENS: Final = 1 << 30
 MAX_BLOCKS: Final = 1 << 22
 BATCH_BLOCKS: Final = 1 << 18
+MAX_SESSION_BLOCKS: Final = 1 << 23
+"""New blocks of one session, which is held in memory: 256 MiB. A run of ids takes a few bytes of file."""
 
 
 def session_rows(path: Path) -> Generator[Row, None, None]:
     """One row per session: from JSON lines, one JSON document, or a folder of documents. Raises FormatError."""
-    if path.is_dir():
+    if is_folder(path):
         files = sorted(path.glob("*.json"))
         if not files:
             raise FormatError(str(path), None, "trace", str(path), "hold *.json files")
@@ -62,7 +64,11 @@ class _Session:
     positions: list[int] = field(default_factory=list)
     leaves: list[int] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
+    last_leaf: int = -1
     last_ids: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        self.first_block = self.builder.blocks_count
 
 
 def batches(path: Path, block: int) -> Iterator[Batch]:
@@ -127,11 +133,13 @@ def _add_request(session: _Session, row: Row, think_s: float, after: int) -> int
         shorter = min(len(ids), len(session.last_ids))
         differs = np.flatnonzero(ids[:shorter] != session.last_ids[:shorter])
         shared = int(differs[0]) if len(differs) else shorter
-        below = session.leaves[-1] if shared else -1
+        below = session.last_leaf if shared else -1
         leaf = session.builder.path(ids[shared:], below=below, blocks=shared, scope=session.scope)
-        session.last_ids, depth = ids, len(ids)
+        session.last_ids, session.last_leaf, depth = ids, leaf, len(ids)
     else:
         leaf, depth = _compact_path(session, row)
+    if session.builder.blocks_count - session.first_block > MAX_SESSION_BLOCKS:
+        raise row.fail("in", f"make at most {MAX_SESSION_BLOCKS} new blocks in a session")
     if not prompt // session.block <= depth <= -(-prompt // session.block):
         raise row.fail(
             "hash_ids" if row.has("hash_ids") else "tail",

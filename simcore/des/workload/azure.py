@@ -16,7 +16,9 @@ from simcore.errors import FormatError
 from simcore.units import PS_PER_S
 
 HEADER: Final = ("timestamp", "contexttokens", "generatedtokens")
-_TIME: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,12}))?(?:\+00:00|Z)?")
+_TIME: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,12}))?(?:\+00:00|Z)?", re.ASCII)
+_TOKENS: Final = re.compile(r"[0-9]{1,10}")
+_FEBRUARY: Final = 2
 _MONTH_DAYS: Final = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 
 
@@ -26,7 +28,7 @@ def _picoseconds(text: str) -> int | None:
     if found is None:
         return None
     year, month, day, hour, minute, second = (int(part) for part in found.groups()[:6])
-    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61):
+    if not (1 <= month <= 12 and 1 <= day <= _days_of(year, month) and hour < 24 and minute < 60 and second < 61):
         return None
     past = year - 1 if month <= 2 else year
     days = year * 365 + past // 4 - past // 100 + past // 400 + _MONTH_DAYS[month - 1] + day
@@ -34,17 +36,26 @@ def _picoseconds(text: str) -> int | None:
     return whole * PS_PER_S + int((found.group(7) or "0").ljust(12, "0"))
 
 
+def _days_of(year: int, month: int) -> int:
+    if month == _FEBRUARY:
+        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
+    return 30 if month in {4, 6, 9, 11} else 31
+
+
 def batches(path: Path) -> Iterator[Batch]:
     """Requests in time order, from the first one's time on. Raises FormatError."""
     where = str(path)
     rows: list[tuple[int, int, int]] = []
     first = last = None
+    has_header = False
     with open_text(path) as stream:
         for number, line in lines(stream, where):
             parts = line.decode("utf-8", errors="replace").strip().lstrip("\ufeff").split(",")
-            if number == 1:
+            if not has_header:
                 if tuple(part.strip().lower() for part in parts) != HEADER:
-                    raise FormatError(where, 1, "header", ",".join(parts), "be TIMESTAMP,ContextTokens,GeneratedTokens")
+                    must = "be TIMESTAMP,ContextTokens,GeneratedTokens"
+                    raise FormatError(where, number, "header", ",".join(parts), must)
+                has_header = True
                 continue
             if len(parts) != 3:
                 raise FormatError(where, number, "row", ",".join(parts), "have three columns")
@@ -56,10 +67,10 @@ def batches(path: Path) -> Iterator[Batch]:
                 raise FormatError(where, number, "TIMESTAMP", parts[0], "not go back in time")
             last = at
             if at - first > MAX_DURATION_S * PS_PER_S:
-                raise FormatError(where, number, "TIMESTAMP", parts[0], "be within 90 days of the first")
+                raise FormatError(where, number, "TIMESTAMP", parts[0], "be within 45 days of the first")
             tokens = []
             for field, part in zip(("ContextTokens", "GeneratedTokens"), parts[1:], strict=True):
-                if not part.strip().isdecimal() or not 0 <= int(part) <= 1 << 30:
+                if not _TOKENS.fullmatch(part.strip()) or int(part) > 1 << 30:
                     raise FormatError(where, number, field, part, "be a whole number of tokens")
                 tokens.append(max(1, int(part)))
             rows.append((tokens[0], tokens[1], at - first))

@@ -8,7 +8,6 @@ import numpy as np
 
 from simcore.des.kernel import loop
 from simcore.des.workload.batch import Workload
-from simcore.errors import FormatError
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class LengthFacts:
 
 
 def length_facts(workload: Workload, *, seed: int = 0) -> LengthFacts:
-    """Reads all of `workload` as `simulate` would with `seed`. Raises FormatError from a trace, or if it is empty."""
+    """Reads all of `workload` as `simulate` would with `seed`. Raises FormatError from a trace."""
     requests = sessions = prompts = outputs = longest = 0
     for batch in workload.batches(np.random.SeedSequence(seed).spawn(1)[0]):
         prompt, output = batch.columns[:, loop.LOAD_PROMPT], batch.columns[:, loop.LOAD_OUTPUT]
@@ -35,8 +34,6 @@ def length_facts(workload: Workload, *, seed: int = 0) -> LengthFacts:
         prompts += int(prompt.sum())
         outputs += int(output.sum())
         longest = max(longest, int((prompt + output).max(initial=0)))
-    if requests == 0:
-        raise FormatError(workload.source, None, "trace", workload.source, "hold at least one request")
     return LengthFacts(
         requests, sessions, prompts / requests, outputs / requests, longest, shares_prefixes=workload.block_tokens > 0
     )

@@ -8,6 +8,7 @@ last block may be partial). Optional: `delay` (ms of think time), `session_id`, 
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -26,6 +27,8 @@ BLOCK_SIZES: Final = (512, 64, 16, 32, 128, 256, 1024, 2048)
 """Tried in this order: Mooncake's, AgentX's, then the engines' usual ones."""
 INFER_FROM: Final = 64
 MAX_GROUPED_REQUESTS: Final = 2_000_000
+MAX_GROUPED_BLOCKS: Final = 1 << 27
+"""Of a trace with links, which is held in memory: 1 GiB of ids."""
 MAX_TOKENS: Final = 1 << 30
 MS_TO_PS: Final = 10**9
 _LINKED: Final = re.compile(rb'"(session_id|wait_for|joins|prefix_of)"')
@@ -34,7 +37,7 @@ _LINKED: Final = re.compile(rb'"(session_id|wait_for|joins|prefix_of)"')
 def is_array(path: Path) -> bool:
     """Whether the file's first character opens a JSON array."""
     with open_text(path) as stream:
-        return next(pieces(stream, str(path), 1 << 12), b"").lstrip()[:1] == b"["
+        return next(pieces(stream, str(path), 1 << 12), b"").removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
 
 
 def rows(path: Path) -> Generator[Row, None, None]:
@@ -172,7 +175,7 @@ def _read_linked(path: Path, block: int) -> list[_Record]:
     records: list[_Record] = []
     known: dict[str | int, int] = {}
     last_of: dict[str | int, int] = {}
-    last_head_ps = 0
+    last_head_ps = blocks_count = 0
 
     def name(row: Row, field: str, value: object) -> str | int:
         if isinstance(value, bool) or not isinstance(value, (str, int)):
@@ -212,6 +215,9 @@ def _read_linked(path: Path, block: int) -> list[_Record]:
             last_head_ps = timestamp
         delay = _time_ps(row, "delay") if row.has("delay") else 0
         tail = np.array(ids, dtype=np.int64)
+        blocks_count += len(ids)
+        if blocks_count > MAX_GROUPED_BLOCKS:
+            raise row.fail("hash_ids", f"stay within {MAX_GROUPED_BLOCKS} ids in all in a trace with links")
         own = name(row, "id", row.value["id"]) if row.has("id") else f"#{len(records)}"
         if own in known:
             raise row.fail("id", "be unique in the trace")

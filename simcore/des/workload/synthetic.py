@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 
 from simcore.des.kernel import loop
-from simcore.des.kernel.fields import Ints
+from simcore.des.kernel.fields import LATEST, Ints
 from simcore.des.workload.batch import Batch, BatchBuilder, Workload, plain_batch
 from simcore.errors import InputError
 from simcore.units import PS_PER_S
 
 BATCH_REQUESTS: Final = 8192
-MAX_DURATION_S: Final = 90 * 86_400.0
-"""The clock counts picoseconds in 63 bits: 106 days."""
+MAX_DURATION_S: Final = LATEST / PS_PER_S
+"""45 days: the clock counts picoseconds in 63 bits."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def independent_requests(
         raise InputError("requests_count", requests_count, "be from 1 to 2^40")
     clients = _check_load(load)
     if isinstance(load, PoissonArrivals) and requests_count / load.requests_per_s > MAX_DURATION_S:
-        raise InputError("requests_count", requests_count, "arrive within 90 simulated days at this rate")
+        raise InputError("requests_count", requests_count, "arrive within 45 simulated days at this rate")
     if prefixes is not None:
         if prefixes.count < 1 or prefixes.tokens < 1 or prefixes.zipf_exponent < 0:
             raise InputError("prefixes", prefixes, "have positive count and tokens and an exponent of at least 0")
@@ -239,7 +239,7 @@ def timestamped(prompts: Ints, outputs: Ints, arrivals_s: np.ndarray[tuple[int],
         raise InputError("arrivals_s", len(arrivals_s), "be as many as the lengths, at least one")
     times = np.asarray(arrivals_s, dtype=np.float64)
     if not np.all(np.isfinite(times)) or times[0] < 0 or np.any(np.diff(times) < 0) or times[-1] > MAX_DURATION_S:
-        raise InputError("arrivals_s", float(times.min()), "rise from 0 or more and stay below 90 days")
+        raise InputError("arrivals_s", float(times.min()), "rise from 0 or more and stay below 45 days")
     if min(prompts.min(), outputs.min()) < 1:
         raise InputError("prompts", int(min(prompts.min(), outputs.min())), "be at least one token")
     batch = plain_batch(prompts, outputs, np.rint(times * PS_PER_S).astype(np.int64))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 
 from simcore.des.workload import agentic, azure, mooncake
-from simcore.des.workload.batch import Workload
-from simcore.des.workload.lines import lines, open_text
+from simcore.des.workload.batch import Batch, Workload
+from simcore.des.workload.lines import is_folder, lines, open_text
 from simcore.errors import FormatError, InputError
 
 
@@ -23,7 +24,7 @@ class TraceFormat(StrEnum):
 
 def detect(path: Path) -> TraceFormat:
     """The format of the trace at `path`. Raises FormatError."""
-    if path.is_dir():
+    if is_folder(path):
         return TraceFormat.AGENTIC
     if mooncake.is_array(path):
         return TraceFormat.MOONCAKE
@@ -55,8 +56,17 @@ def open_trace(
         trace_format = detect(path)
     if clients is not None and not 1 <= clients <= 1 << 20:
         raise InputError("clients", clients, "be from 1 to 1048576")
+    where = str(path)
+
+    def some(batches: Iterator[Batch]) -> Iterator[Batch]:
+        first = next(batches, None)
+        if first is None:
+            raise FormatError(where, None, "trace", where, "hold at least one request")
+        yield first
+        yield from batches
+
     if trace_format is TraceFormat.AZURE:
-        return Workload(lambda _: azure.batches(path), clients, most_in_flight=clients, source=str(path))
+        return Workload(lambda _: some(azure.batches(path)), clients, most_in_flight=clients, source=where)
     if trace_format is TraceFormat.AGENTIC:
         block = block_tokens
         if block == 0:
@@ -65,10 +75,10 @@ def open_trace(
             if first is None:
                 raise FormatError(str(path), None, "trace", str(path), "hold at least one session")
             block = first.integer("block_size", 1, 1 << 16)
-        return Workload(lambda _: agentic.batches(path, block), clients, block, source=str(path))
+        return Workload(lambda _: some(agentic.batches(path, block)), clients, block, source=where)
     block = block_tokens or mooncake.infer_block_tokens(path)
     if mooncake.is_linked(path):
-        return Workload(lambda _: mooncake.linked_batches(path, block), clients, block, source=str(path))
+        return Workload(lambda _: some(mooncake.linked_batches(path, block)), clients, block, source=where)
     return Workload(
-        lambda _: mooncake.stream_batches(path, block), clients, block, most_in_flight=clients, source=str(path)
+        lambda _: some(mooncake.stream_batches(path, block)), clients, block, most_in_flight=clients, source=where
     )
