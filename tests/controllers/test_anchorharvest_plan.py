@@ -314,12 +314,14 @@ def _anchor(verdict: str) -> Any:
 def test_anchor_is_kept_and_judged(verdict: str, label: str, reason: Reason) -> None:
     """A refused anchor is kept under a label that no plan selects; the end is on record and survives everything."""
     observed = _observed()
-    observed = _with(observed, jobs=(_job(observed, condition="Complete"),), anchor=_anchor(verdict))
+    beside = {"expert-load.json": "{}"}
+    observed = _with(observed, jobs=(_job(observed, condition="Complete"),), anchor=_anchor(verdict), beside=beside)
     decided, status, found = _decide(observed)
     (action,) = decided.actions
     assert isinstance(action, CreateObject)
     assert action.manifest["metadata"]["labels"]["inferasim.dev/anchor"] == label
     assert action.manifest["immutable"] is True
+    assert sorted(action.manifest["data"]) == ["anchor.json", "expert-load.json"]
     assert (found, status["run"]["outcome"]) == (reason, "Succeeded")
     assert isinstance(decided.status, AnchorHarvestStatus)
     # The Job is cleaned up, then somebody deletes the progress too: the same status, and no Job.

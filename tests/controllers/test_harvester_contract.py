@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inferasim_harvester import launch, progress, store
+from inferasim_harvester import collectives, launch, progress, routing, store
 from inferasim_harvester.__main__ import _exporter_here, _parser, main
 from inferasim_harvester.spec import HarvestSpec, parse_spec
 from inferasim_harvester.wire import Address
@@ -147,6 +147,7 @@ def test_what_is_measured_is_what_is_emitted(engine: Engine, version: str) -> No
 
 
 def test_the_keys_are_the_same() -> None:
+    assert render.BESIDE_KEYS == (collectives.FILE, routing.TABLE_FILE)
     assert (render.PROGRESS_KEY, render.ANCHOR_KEY, render.RESULT_KEY) == (
         progress.PROGRESS_FILE,
         progress.ANCHOR_FILE,

@@ -48,6 +48,8 @@ class Observed:
     """Why what it wrote is not an anchor."""
     said_failure: str = ""
     """The harvester's own account of its failure: reason, message, the last lines of the engine's log."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """What optional phases wrote, by key; kept with the anchor."""
     anchor_is_kept: bool = False
     """Whether the anchor's own ConfigMap exists."""
 
@@ -101,6 +103,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         anchor=anchor,
         anchor_problem=problem,
         said_failure=_said_failure(data),
+        beside={key: data[key] for key in render.BESIDE_KEYS if key in data},
         anchor_is_kept=kept,
     )
 

@@ -127,7 +127,7 @@ def _succeeded(
     verdict = CheckVerdict.REFUSED if refused else CheckVerdict.FLAGGED if flagged else CheckVerdict.PASSED
     keep: tuple[Action, ...] = ()
     if not observed.anchor_is_kept:
-        keep = (CreateObject(render.anchor_config_map(observed.raw, anchor, verdict)),)
+        keep = (CreateObject(render.anchor_config_map(observed.raw, anchor, verdict, observed.beside)),)
     summary = f"{anchor.label}: {sum(len(sweep.points) for sweep in anchor.decode)} decode points"
     if flagged:
         summary += f", {len(flagged)} flagged"
@@ -166,7 +166,7 @@ def _succeeded_before(
     if observed.anchor is not None and not observed.anchor_is_kept:
         refused = any(check.verdict is CheckVerdict.REFUSED for check in before.checks or ())
         verdict = CheckVerdict.REFUSED if refused else CheckVerdict.PASSED
-        keep = (CreateObject(render.anchor_config_map(observed.raw, observed.anchor, verdict)),)
+        keep = (CreateObject(render.anchor_config_map(observed.raw, observed.anchor, verdict, observed.beside)),)
     status = before.model_copy(update={"conditions": conditions.done(), "observed_generation": generation})
     return Plan(status, (*obsolete, *keep))
 

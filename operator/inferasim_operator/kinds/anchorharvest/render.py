@@ -18,6 +18,8 @@ from simcore.cards.accelerator import AcceleratorCard
 PROGRESS_KEY = "progress.json"
 ANCHOR_KEY = "anchor.json"
 RESULT_KEY = "result.json"
+BESIDE_KEYS = ("collectives.json", "expert-load.json")
+"""What optional phases write, kept with the anchor."""
 SPEC_KEY = pod.SPEC_KEY
 SCHEMA = "inferasim.dev/harvest/v1"
 DEADLINE_S = 4 * 3600
@@ -106,14 +108,16 @@ def harvester_spec(harvest: AnchorHarvest) -> Manifest:
     return {"schema": SCHEMA, **told}
 
 
-def anchor_config_map(owner: Mapping[str, Any], anchor: Anchor, verdict: CheckVerdict) -> Manifest:
+def anchor_config_map(
+    owner: Mapping[str, Any], anchor: Anchor, verdict: CheckVerdict, beside: Mapping[str, str]
+) -> Manifest:
     """The immutable ConfigMap that plans read; a refused anchor is kept under a label that no plan selects."""
     manifest: Manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": _metadata(owner, anchor_name(owner["metadata"]["name"], anchor), "anchor"),
         "immutable": True,
-        "data": {ANCHOR_KEY: anchor.to_json()},
+        "data": {ANCHOR_KEY: anchor.to_json(), **beside},
     }
     manifest["metadata"]["labels"] |= {
         labels.ANCHOR: "refused" if verdict is CheckVerdict.REFUSED else "true",
