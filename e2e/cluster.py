@@ -14,7 +14,7 @@ import platform
 import tarfile
 import typing
 
-from e2e import binaries, commands, controlplane, node
+from e2e import binaries, commands, controlplane, node, node_config
 
 GPUS = 8
 # What AMD's device plugin and node labeller say about such a node (labels v1.x: PCI device id, partition mode).
@@ -48,7 +48,7 @@ class LocalCluster(controlplane.ControlPlane):
     needs = (*binaries.CONTROL_PLANE, *binaries.NODE, *binaries.RUNTIME, *binaries.SANDBOX)
     has_kubelets = True
     node_name = "mi355x-0"
-    _link: node.Link | None = None
+    _link: node_config.Link | None = None
     _node: node.Node | None = None
 
     def load_image(self, archive: pathlib.Path) -> None:
@@ -74,7 +74,7 @@ class LocalCluster(controlplane.ControlPlane):
         self._components["node"] = component
         component.wait_until(lambda: self._answers(f"/api/v1/nodes/{self.node_name}"), timeout_s=READY_S)
         pause = self.state_dir / "node" / "pause.tar"
-        write_image(pause, node.SANDBOX_IMAGE, self._programs["pause"])
+        write_image(pause, node_config.SANDBOX_IMAGE, self._programs["pause"])
         self._node.load_image(pause)
         equip(self)
         component.wait_until(lambda: is_ready(self), timeout_s=READY_S)

@@ -8,8 +8,6 @@ which `stop` removes. Needs root on Linux and what `requirements` names.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import ipaddress
 import json
 import os
 import pathlib
@@ -21,16 +19,10 @@ import typing
 
 import yaml
 
-from e2e import certs, errors, kubeconfig, node_init, processes
+from e2e import certs, errors, kubeconfig, node_config, node_init, processes
 
 CGROUP_PREFIX = "inferasim-e2e-"
-LINK_PREFIX = "ifsim"
-# From the range for links inside one network (RFC 6598), where no home or data centre network should be.
-LINKS = ipaddress.IPv4Network("100.127.0.0/16")
-PODS = ipaddress.IPv4Network("10.244.0.0/16")
 _LINK_FOLDER = pathlib.Path("/sys/class/net")
-CNI_PLUGINS = pathlib.Path("/usr/lib/cni")
-SANDBOX_IMAGE = "inferasim.dev/pause:1"
 GONE_S = 30.0
 # Debian 12 packages by the file that shows they are there.
 _REQUIREMENTS = {
@@ -52,39 +44,7 @@ def missing_packages() -> list[str]:
     ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """The way between the host and the node: a pair of addresses, the host's first."""
-
-    index: int
-
-    @property
-    def host_name(self) -> str:
-        """The host's end."""
-        return f"{LINK_PREFIX}{self.index}"
-
-    @property
-    def node_name(self) -> str:
-        """The node's end, as long as it is still on the host."""
-        return f"{LINK_PREFIX}{self.index}n"
-
-    @property
-    def host(self) -> str:
-        """The host's address, where the API server listens."""
-        return str(LINKS[4 * self.index + 1])
-
-    @property
-    def node(self) -> str:
-        """The node's address."""
-        return str(LINKS[4 * self.index + 2])
-
-    @property
-    def pods(self) -> ipaddress.IPv4Network:
-        """The addresses of the node's pods."""
-        return list(PODS.subnets(new_prefix=24))[self.index % 256]
-
-
-def add_link() -> Link:
+def add_link() -> node_config.Link:
     """Make a pair of links on the host, with the host's address up, so that a server can listen on it."""
     missing = missing_packages()
     if os.geteuid() != 0 or missing:
@@ -92,7 +52,7 @@ def add_link() -> Link:
         raise errors.E2EError(f"a local node needs root on Linux with Debian's container tools{install}")
     sweep()
     used = {name.name for name in _LINK_FOLDER.iterdir()}
-    link = next(link for link in map(Link, range(256)) if link.host_name not in used)
+    link = next(link for link in map(node_config.Link, range(256)) if link.host_name not in used)
     _ip("link", "add", link.host_name, "type", "veth", "peer", "name", link.node_name)
     owner = os.getpid()
     _ip("link", "set", link.host_name, "alias", f"{owner} {processes.started_at(owner)}")
@@ -101,7 +61,7 @@ def add_link() -> Link:
     return link
 
 
-def remove_link(link: Link) -> None:
+def remove_link(link: node_config.Link) -> None:
     """Remove both ends if they are still there."""
     if (_LINK_FOLDER / link.host_name).exists():
         _ip("link", "delete", link.host_name)
@@ -113,7 +73,7 @@ def sweep() -> None:
         for group in hierarchy.glob(f"{CGROUP_PREFIX}*"):
             if not any(file.read_text(encoding="ascii") for file in group.rglob("cgroup.procs")):
                 remove_cgroup(group.name)
-    for folder in _LINK_FOLDER.glob(f"{LINK_PREFIX}*"):
+    for folder in _LINK_FOLDER.glob(f"{node_config.LINK_PREFIX}*"):
         pid, _, started = (folder / "ifalias").read_text(encoding="ascii").strip().partition(" ")
         if pid and processes.started_at(int(pid)) != started:
             _ip("link", "delete", folder.name)
@@ -126,7 +86,7 @@ class Node:
         self,
         name: str,
         *,
-        link: Link,
+        link: node_config.Link,
         folder: pathlib.Path,
         programs: dict[str, pathlib.Path],
         labels: dict[str, str],
@@ -176,7 +136,7 @@ class Node:
 
     def load_image(self, archive: pathlib.Path) -> None:
         """Make the images of an archive (docker's or OCI's form) known to the kubelet."""
-        ctr = [str(self._programs["ctr"]), "--address", f"{_RUN}/containerd.sock", "--namespace=k8s.io"]
+        ctr = [str(self._programs["ctr"]), "--address", f"{node_config.RUN}/containerd.sock", "--namespace=k8s.io"]
         self.run(*ctr, "images", "import", "--all-platforms", str(archive))
 
     def stop(self) -> None:
@@ -200,10 +160,12 @@ class Node:
         certs.write_private(self.folder / "kubelet.key", serving.key)
         certs.write_private(self.folder / "ca.crt", pki.clients.pem)
         files: dict[str, str] = {
-            "containerd.toml": containerd_config(cni=self.folder / "cni"),
-            "cni/10-bridge.conflist": json.dumps(cni_config(self.link), indent=2),
-            "kubelet.yaml": yaml.safe_dump(kubelet_config(self.folder)),
-            "kube-proxy.yaml": yaml.safe_dump(proxy_config(self.name, self.folder / "kube-proxy.kubeconfig")),
+            "containerd.toml": node_config.containerd_config(cni=self.folder / "cni"),
+            "cni/10-bridge.conflist": json.dumps(node_config.cni_config(self.link), indent=2),
+            "kubelet.yaml": yaml.safe_dump(node_config.kubelet_config(self.folder)),
+            "kube-proxy.yaml": yaml.safe_dump(
+                node_config.proxy_config(self.name, self.folder / "kube-proxy.kubeconfig")
+            ),
             "resolv.conf": "",
         }
         for name, text in files.items():
@@ -243,118 +205,11 @@ class Node:
                     "name": name,
                     "command": [str(self._programs[name]), *arguments],
                     "log": str(self.log.with_name(f"{name}.log")),
-                    **({"socket": f"{_RUN}/containerd.sock"} if name == "containerd" else {}),
+                    **({"socket": f"{node_config.RUN}/containerd.sock"} if name == "containerd" else {}),
                 }
                 for name, arguments in programs.items()
             ],
         }
-
-
-_RUN = "/run/containerd"
-
-
-def containerd_config(*, cni: pathlib.Path) -> str:
-    """containerd's configuration. A process without CAP_SYS_RESOURCE may not make another less likely to be killed for
-    lack of memory, which runc would ask for in each sandbox."""
-    return f"""\
-version = 3
-root = "/var/lib/containerd"
-state = "{_RUN}"
-[grpc]
-address = "{_RUN}/containerd.sock"
-[plugins.'io.containerd.cri.v1.images']
-snapshotter = "overlayfs"
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = "{SANDBOX_IMAGE}"
-[plugins.'io.containerd.cri.v1.runtime']
-restrict_oom_score_adj = true
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-SystemdCgroup = false
-[plugins.'io.containerd.cri.v1.runtime'.cni]
-bin_dirs = ["{CNI_PLUGINS}"]
-conf_dir = "{cni}"
-"""
-
-
-def cni_config(link: Link) -> dict[str, typing.Any]:
-    """The pods' network: a bridge in the node; what leaves it carries the node's address."""
-    return {
-        "cniVersion": "1.0.0",
-        "name": "pods",
-        "plugins": [
-            {
-                "type": "bridge",
-                "bridge": "pods0",
-                "isGateway": True,
-                "ipMasq": True,
-                "hairpinMode": True,
-                "ipam": {
-                    "type": "host-local",
-                    "ranges": [[{"subnet": str(link.pods)}]],
-                    "routes": [{"dst": "0.0.0.0/0"}],
-                },
-            },
-            {"type": "portmap", "capabilities": {"portMappings": True}},
-        ],
-    }
-
-
-def kubelet_config(folder: pathlib.Path) -> dict[str, typing.Any]:
-    """The kubelet's configuration; cgroups without levels per quality of service, as version 1 in a container needs."""
-    return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "authentication": {
-            "anonymous": {"enabled": False},
-            "webhook": {"enabled": True},
-            "x509": {"clientCAFile": str(folder / "ca.crt")},
-        },
-        "authorization": {"mode": "Webhook"},
-        "tlsCertFile": str(folder / "kubelet.crt"),
-        "tlsPrivateKeyFile": str(folder / "kubelet.key"),
-        "containerRuntimeEndpoint": f"unix://{_RUN}/containerd.sock",
-        "cgroupDriver": "cgroupfs",
-        "cgroupsPerQOS": False,
-        "enforceNodeAllocatable": [],
-        "failCgroupV1": False,
-        "failSwapOn": False,
-        "localStorageCapacityIsolation": False,
-        "clusterDomain": "cluster.local",
-        "resolvConf": str(folder / "resolv.conf"),
-        "imageGCHighThresholdPercent": 100,
-        "imageGCLowThresholdPercent": 99,
-        "evictionHard": {"memory.available": "100Mi"},
-        "oomScoreAdj": 0,
-        "readOnlyPort": 0,
-        "healthzPort": 0,
-        "syncFrequency": "10s",
-        "nodeStatusUpdateFrequency": "5s",
-        "registerNode": True,
-        "shutdownGracePeriod": "0s",
-    }
-
-
-def proxy_config(name: str, config: pathlib.Path) -> dict[str, typing.Any]:
-    """kube-proxy's configuration; the connection-tracking limits are the machine's and stay as they are."""
-    return {
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-        "kind": "KubeProxyConfiguration",
-        "mode": "nftables",
-        "clientConnection": {"kubeconfig": str(config)},
-        "hostnameOverride": name,
-        "clusterCIDR": str(PODS),
-        "conntrack": {
-            "maxPerCore": 0,
-            "min": 0,
-            "tcpEstablishedTimeout": "0s",
-            "tcpCloseWaitTimeout": "0s",
-        },
-        "oomScoreAdj": 0,
-        "healthzBindAddress": "127.0.0.1:10256",
-        "metricsBindAddress": "127.0.0.1:10249",
-    }
 
 
 def remove_cgroup(name: str) -> None:

@@ -14,27 +14,29 @@ import tomllib
 
 import pytest
 
-from e2e import cluster, images, leftovers, node, node_init
+from e2e import cluster, images, leftovers, node_config, node_init
 
 
 def test_links_do_not_overlap() -> None:
     """Two addresses in a subnet of four each, and pods of each node in a range of their own."""
-    assert (node.Link(0).host, node.Link(0).node) == ("100.127.0.1", "100.127.0.2")
-    assert (node.Link(3).host, node.Link(3).node) == ("100.127.0.13", "100.127.0.14")
-    assert [str(node.Link(index).pods) for index in (0, 3)] == ["10.244.0.0/24", "10.244.3.0/24"]
-    names = [name for index in range(256) for name in (node.Link(index).host_name, node.Link(index).node_name)]
+    assert (node_config.Link(0).host, node_config.Link(0).node) == ("100.127.0.1", "100.127.0.2")
+    assert (node_config.Link(3).host, node_config.Link(3).node) == ("100.127.0.13", "100.127.0.14")
+    assert [str(node_config.Link(index).pods) for index in (0, 3)] == ["10.244.0.0/24", "10.244.3.0/24"]
+    names = [
+        name for index in range(256) for name in (node_config.Link(index).host_name, node_config.Link(index).node_name)
+    ]
     assert len(set(names)) == 512
     assert max(map(len, names)) <= 15, "the kernel's limit"
 
 
 def test_configurations_are_well_formed(tmp_path: pathlib.Path) -> None:
-    runtime = tomllib.loads(node.containerd_config(cni=tmp_path))
-    assert runtime["plugins"]["io.containerd.cri.v1.images"]["pinned_images"]["sandbox"] == node.SANDBOX_IMAGE
+    runtime = tomllib.loads(node_config.containerd_config(cni=tmp_path))
+    assert runtime["plugins"]["io.containerd.cri.v1.images"]["pinned_images"]["sandbox"] == node_config.SANDBOX_IMAGE
     assert runtime["grpc"]["address"] == "/run/containerd/containerd.sock"
-    kubelet = node.kubelet_config(tmp_path)
+    kubelet = node_config.kubelet_config(tmp_path)
     assert kubelet["containerRuntimeEndpoint"] == f"unix://{runtime['grpc']['address']}"
     assert kubelet["authentication"]["anonymous"] == {"enabled": False}
-    bridge = node.cni_config(node.Link(2))["plugins"][0]
+    bridge = node_config.cni_config(node_config.Link(2))["plugins"][0]
     assert bridge["ipam"]["ranges"] == [[{"subnet": "10.244.2.0/24"}]]
 
 
@@ -51,11 +53,11 @@ def test_sandbox_image_is_a_docker_archive(tmp_path: pathlib.Path) -> None:
     program.write_bytes(b"\x7fELF")
     program.chmod(0o755)
     archive = tmp_path / "pause.tar"
-    cluster.write_image(archive, node.SANDBOX_IMAGE, program)
+    cluster.write_image(archive, node_config.SANDBOX_IMAGE, program)
     with tarfile.open(archive) as tar:
         (manifest,) = json.loads(_content(tar, "manifest.json"))
         config = json.loads(_content(tar, manifest["Config"]))
-        assert manifest["RepoTags"] == [node.SANDBOX_IMAGE]
+        assert manifest["RepoTags"] == [node_config.SANDBOX_IMAGE]
         assert config["config"]["Entrypoint"] == ["/pause"]
         layer = _content(tar, manifest["Layers"][0])
     (tmp_path / "layer.tar").write_bytes(layer)
