@@ -17,6 +17,7 @@ from inferasim_operator.engine.kind import Context
 from inferasim_operator.errors import InvalidError, UnavailableError
 from inferasim_operator.kinds.servingplan import render, search_job
 from inferasim_operator.kinds.servingplan.observe import observe
+from inferasim_operator.kinds.servingplan.observe_harvests import ANY_HARVEST
 from inferasim_operator.kinds.servingplan.plan import plan
 from simcore.errors import InputError
 from tests import builders
@@ -226,3 +227,38 @@ def test_a_trace_of_a_config_map_is_part_of_the_question() -> None:
     assert "does not exist" in seen().trace.problem
     assert seen().request is None
     assert "has no key trace.jsonl" in seen(config_map(data={"other": "x"})).trace.problem
+
+
+def _harvest(name: str, **spec: Any) -> dict[str, Any]:
+    return builders.live(builders.anchor_harvest(name, **spec))
+
+
+def _ended(name: str, condition: str) -> dict[str, Any]:
+    live = _harvest(name)
+    live["status"] = {"conditions": [{"type": condition, "status": "True", "observedGeneration": 1}]}
+    return live
+
+
+def test_harvests_that_may_bring_the_missing_anchor() -> None:
+    """Under way, of the plan's accelerator, engine and model; looked for only while no anchor is of its accelerator."""
+    edited = _ended("edited", "Ready")
+    edited["metadata"]["generation"] = 2  # what is said of the former spec says nothing of this one
+    harvests = (
+        _harvest("a"),
+        edited,
+        _ended("done", "Ready"),
+        _ended("failed", "Stalled"),
+        _harvest("paused", suspend=True),
+        _harvest("other-gpu", accelerator={"product": "MI300X"}),
+        _harvest("other-model", model={"name": "Qwen3-32B", "source": {"hub": {"id": "Qwen/Qwen3-32B"}}}),
+    )
+    context = Context(FakeCluster(builders.live(builders.serving_plan()), *harvests))
+    observed = observe(context, KEY)
+    assert observed is not None
+    assert observed.harvests == ("a", "edited")
+    assert context.references.referrers("ServingPlan", "default", ANY_HARVEST) == [KEY]
+    context = _context(builders.live(builders.serving_plan()), *harvests)
+    observed = observe(context, KEY)
+    assert observed is not None
+    assert observed.harvests == ()
+    assert context.references.referrers("ServingPlan", "default", ANY_HARVEST) == []

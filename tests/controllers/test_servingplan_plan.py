@@ -118,6 +118,16 @@ def test_findings_stall_without_work(case: str) -> None:
     assert (decided.actions, decided.computation) == ((), None)
 
 
+@pytest.mark.parametrize("case", ["no-anchor", "bad-anchor", "other-anchor"])
+def test_a_plan_waits_for_a_harvest_under_way(case: str) -> None:
+    """Nobody needs to act, so the plan is not stalled; what it lacks stays in its own condition."""
+    changes, reason, _ = STALLED[case]
+    decided, status, reasons = _decide(_observed(**changes, harvests=("llama-tp2",)))
+    assert reasons == {"Ready": "WaitingForHarvest", "Reconciling": "WaitingForHarvest", "AnchorsResolved": reason}
+    assert "AnchorHarvest llama-tp2" in status["conditions"][0]["message"]
+    assert (decided.actions, decided.computation) == ((), None)
+
+
 AGENT = {"method": "Agent", "agent": {"url": "https://llm.example.test/v1", "model": "m"}}
 
 

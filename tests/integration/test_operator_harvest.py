@@ -18,6 +18,7 @@ from tests.conditions import assert_conditions
 from tests.integration.harness import Cluster, Object, Operator, until
 
 MakeOperator = Callable[..., Operator]
+READY_REASON = '.status.conditions[?(@.type=="Ready")].reason'
 
 
 def test_harvest_runs_to_an_anchor_that_a_plan_takes(cluster: Cluster, operator: MakeOperator) -> None:
@@ -38,6 +39,9 @@ def test_harvest_runs_to_an_anchor_that_a_plan_takes(cluster: Cluster, operator:
     _add_pod(cluster, job)
     live = _until_reason(cluster, "harvest", "WaitingForNode")
     assert_conditions(live)
+    # The plan lacks an anchor, and nobody needs to act: one is on its way.
+    plan = cluster.wait_for("servingplan", "plan", READY_REASON, "WaitingForHarvest")
+    assert_conditions(plan)
 
     progress = f"{job['metadata']['name']}-progress"
     account = cluster.plane.kubeconfig_for(spec["serviceAccountName"], namespace=cluster.namespace)
@@ -150,8 +154,7 @@ def _job(cluster: Cluster, harvest: str) -> Object:
 
 
 def _until_reason(cluster: Cluster, name: str, reason: str) -> Object:
-    path = '.status.conditions[?(@.type=="Ready")].reason'
-    return cluster.wait_for("anchorharvest", name, path, reason)
+    return cluster.wait_for("anchorharvest", name, READY_REASON, reason)
 
 
 def _add_pod(cluster: Cluster, job: Object) -> str:

@@ -30,6 +30,7 @@ class Reason(StrEnum):
     NO_ANCHOR = "NoAnchor"
     NO_ANCHOR_FOR_ACCELERATOR = "NoAnchorForAccelerator"
     ANCHOR_INVALID = "AnchorInvalid"
+    WAITING_FOR_HARVEST = "WaitingForHarvest"
     ANCHORS_APPLY = "AnchorsApply"
     SIMULATED = "Simulated"
     INFEASIBLE = "Infeasible"
@@ -161,15 +162,6 @@ CHAIN: tuple[Check, ...] = (
     agent_is_not_configured,
     result_is_broken,
 )
-
-
-def first_finding(observed: Observed) -> Finding | None:
-    """The first finding of the chain, if there is one."""
-    for check in CHAIN:
-        finding = check(observed)
-        if finding is not None:
-            return finding
-    return None
 
 
 def failure_finding(failure: Failure) -> Finding:

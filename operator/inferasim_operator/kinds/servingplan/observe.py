@@ -17,7 +17,7 @@ from inferasim_operator.engine import labels
 from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.compute import Computation
 from inferasim_operator.engine.kind import Context
-from inferasim_operator.kinds.servingplan import inputs, observe_nodes, observe_search, render
+from inferasim_operator.kinds.servingplan import inputs, observe_harvests, observe_nodes, observe_search, render
 from simcore.anchors.schema import parse_anchor
 from simcore.errors import FormatError
 
@@ -72,6 +72,8 @@ class Observed:
     spec_problem: str = ""
     anchors: tuple[AnchorObject, ...] = ()
     """What the selector finds, by name; those that cannot be read are kept with their problem."""
+    harvests: tuple[str, ...] = ()
+    """Harvests under way that may bring the anchor; looked for only where none is of the plan's accelerator."""
     model_config: ModelConfig | None = None
     """None when the plan names a built-in card."""
     trace: Trace | None = None
@@ -115,10 +117,16 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
     if trace is not None and plan.spec.workload.trace is not None and plan.spec.workload.trace.config_map is not None:
         targets.append(("ConfigMap", plan.spec.workload.trace.config_map.name))
     context.references.note(KIND, key, targets)
+    harvests: tuple[str, ...] = ()
+    if _is_anchor_missing(anchors, plan.spec):
+        context.references.note(KIND, key, [*targets, observe_harvests.ANY_HARVEST])
+        harvests = observe_harvests.under_way(context, key.namespace, plan.spec)
     nodes = observe_nodes.nodes(context, plan.spec)
     is_missing = (model_config is not None and model_config.content is None) or (trace is not None and trace.problem)
     if is_missing or (nodes is not None and nodes.problem):
-        return Observed(raw, plan, anchors=anchors, model_config=model_config, trace=trace, nodes=nodes)
+        return Observed(
+            raw, plan, anchors=anchors, harvests=harvests, model_config=model_config, trace=trace, nodes=nodes
+        )
     spec = plan.spec if nodes is None else observe_nodes.resolved(plan.spec, nodes)
     usable = {anchor.name: anchor.content for anchor in anchors if anchor.content is not None}
     request = inputs.question(
@@ -133,6 +141,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         raw,
         plan,
         anchors=anchors,
+        harvests=harvests,
         model_config=model_config,
         trace=trace,
         request=request,
@@ -145,6 +154,14 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         agent_key=agent_key,
         leftovers=leftovers,
     )
+
+
+def _is_anchor_missing(anchors: tuple[AnchorObject, ...], spec: ServingPlanSpec) -> bool:
+    """Measurements are demanded, and there is none of the plan's accelerator."""
+    if spec.anchors is not None and spec.anchors.mode not in (None, AnchorMode.ANCHORED):
+        return False
+    wanted = spec.cluster.accelerator.lower()
+    return not any(anchor.content is not None and anchor.accelerator.lower() == wanted for anchor in anchors)
 
 
 def _anchors(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> tuple[AnchorObject, ...]:

@@ -25,6 +25,7 @@ from inferasim_operator.api.v1alpha1.servingplan import (
 from inferasim_operator.engine.actions import CreateObject, DeleteObject, Plan, Reference, StartComputation
 from inferasim_operator.engine.compute import Computation, Phase
 from inferasim_operator.engine.conditions import Conditions
+from inferasim_operator.engine.findings import first_finding
 from inferasim_operator.kinds.servingplan import checks, render, search_job, searching
 from inferasim_operator.kinds.servingplan.checks import Reason
 from inferasim_operator.kinds.servingplan.observe import Observed
@@ -43,7 +44,7 @@ def plan(observed: Observed, now: datetime.datetime) -> Plan:
 def _decide(observed: Observed, now: datetime.datetime) -> Plan:
     generation = int(observed.raw["metadata"].get("generation", 0))
     conditions = Conditions(convert.parse_conditions(observed.raw), generation=generation, now=now)
-    finding = checks.first_finding(observed)
+    finding = first_finding(checks.CHAIN, observed)
     if finding is not None:
         return Plan(_stalled(observed, conditions, generation, finding))
     if observed.result is not None:
@@ -165,7 +166,12 @@ def _stalled(observed: Observed, conditions: Conditions, generation: int, findin
         conditions.set(ANCHORS_RESOLVED, False, finding.reason, finding.message)
     if finding.reason is Reason.INFEASIBLE:
         conditions.set(FEASIBLE, False, finding.reason, finding.message)
-    conditions.stalled(finding.reason, finding.message)
+    if finding.reason in _ANCHOR_REASONS and observed.harvests:
+        # Not stalled: the anchor comes by itself, and wakes the plan; so does the end of a harvest that fails.
+        harvests = ", ".join(observed.harvests)
+        conditions.working(Reason.WAITING_FOR_HARVEST, f"no anchor yet; waiting for AnchorHarvest {harvests}")
+    else:
+        conditions.stalled(finding.reason, finding.message)
     return _status(observed, conditions, generation)
 
 

@@ -8,6 +8,7 @@ RULES = (
     Rule(
         "inferasim.dev", "servingplans", ("get", "list", "watch"), "the plans themselves; their spec is never written"
     ),
+    Rule("inferasim.dev", "anchorharvests", ("list", "watch"), "a plan without an anchor waits for one under way"),
     Rule("inferasim.dev", "servingplans/status", ("patch",), "conditions, progress and the answer"),
     Rule(
         "",
