@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from inferasim_operator.cli.fit import fit
-from inferasim_operator.cli.output import EXIT_INFEASIBLE, EXIT_OK, Format, emit, exit_codes
+from inferasim_operator.cli.output import EXIT_INFEASIBLE, EXIT_OK, Format, emit, exit_codes, screen
 from simcore.anchors.checks import CheckResult, Verdict, check_anchor, worst
 from simcore.anchors.schema import Anchor, load_anchor
 from simcore.anchors.select import Selection, Target, anchor_key, select_anchor
 from simcore.errors import InputError
 
-app = typer.Typer(help="Inspect, check, fit and select anchors.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, check, fit and select anchors.", no_args_is_help=True, add_completion=False)
 app.command()(fit)
 
 Paths = Annotated[list[str], typer.Argument(help="Anchor files, or folders of them.")]
@@ -144,7 +143,7 @@ def _check_row(result: CheckResult) -> dict[str, Any]:
 
 
 def _show_table(document: dict[str, Any]) -> None:
-    console = Console()
+    console = screen()
     for item in document["anchors"]:
         signature, provenance = item["signature"], item["provenance"]
         console.print(f"[bold]{item['label']}[/]  {item['file']}  {item['digest'][:19]}", highlight=False)
@@ -171,7 +170,7 @@ def _show_table(document: dict[str, Any]) -> None:
 
 
 def _check_table(document: dict[str, Any]) -> None:
-    console = Console()
+    console = screen()
     for item in document["anchors"]:
         table = Table("check", "verdict", "detail", title=f"{item['file']}: {item['verdict']}", title_justify="left")
         for row in item["checks"]:
@@ -180,7 +179,7 @@ def _check_table(document: dict[str, Any]) -> None:
 
 
 def _select_table(document: dict[str, Any]) -> None:
-    console = Console()
+    console = screen()
     console.print(f"target: {document['target']}", highlight=False)
     console.print(f"chosen: {document['chosen'] or 'none'}", highlight=False, markup=False)
     for flag, note in zip(document["flags"], document["notes"], strict=True):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from typing import Any, Final
+import signal
+import sys
+from typing import Any, Final, NoReturn
 
 import typer
 import typer.core
@@ -45,14 +48,31 @@ class _Later(typer.core.TyperCommand):
         module, attribute = self._target.split(":")
         found = getattr(importlib.import_module(f"inferasim_operator.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):
+            found.rich_markup_mode = None
             return typer.main.get_command(found)
-        single = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        single = typer.Typer(pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None)
         single.command(self.name)(found)
         return typer.main.get_command(single)
 
 
+_UsageError: Final[Any] = typer.BadParameter.__mro__[1]
+"""What the command line's own mistakes are raised as; typer gives the class no name of its own."""
+
+
 class _Commands(typer.core.TyperGroup):
-    """All commands, imported late."""
+    """All commands, imported late; a mistake on the command line is one line, as a mistake in a file is."""
+
+    def main(self, args: Any = None, prog_name: str | None = None, *more: Any, **extra: Any) -> Any:
+        """Run; in standalone mode leave with the exit code."""
+        alone = extra.pop("standalone_mode", True)
+        extra["standalone_mode"] = False
+        if not alone:
+            return super().main(args, prog_name, *more, **extra)
+        try:
+            code = super().main(args, prog_name, *more, **extra)
+        except _UsageError as error:
+            _refuse(error)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: Any) -> list[str]:
         del ctx
@@ -63,12 +83,27 @@ class _Commands(typer.core.TyperGroup):
         return _Later(cmd_name, *COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+def _refuse(error: Any) -> NoReturn:
+    from inferasim_operator.cli.output import EXIT_BAD_INPUT, note
+
+    text = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(f"{text}\n")
+        sys.exit(EXIT_BAD_INPUT)
+    if text.startswith("No such command"):
+        near = difflib.get_close_matches(text.split("'")[1], COMMANDS, n=1)
+        text += f" Did you mean `{near[0]}`?" if near else ""
+    command = error.ctx.command_path if error.ctx is not None else "inferasim"
+    note(f"{' '.join(text.split()).rstrip('.')}; see `{command} --help`")
+    sys.exit(EXIT_BAD_INPUT)
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.callback()
 def root() -> None:
-    """Plan LLM serving on AMD GPUs: predict, search and render configurations. No cluster needed."""
+    """Plan LLM serving on AMD GPUs: predict, search and render configurations; look at those in a cluster."""
 
 
 def version() -> None:
@@ -80,7 +115,12 @@ def version() -> None:
 
 def main() -> None:
     """Entry point of `inferasim` and of `kubectl inferasim`."""
+    signal.signal(signal.SIGINT, _interrupted)  # from here on, also while modules are imported
     app()
+
+
+def _interrupted(*_: object) -> NoReturn:
+    sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

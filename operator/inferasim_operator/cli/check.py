@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from inferasim_operator.cli.documents import load_document
-from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes
+from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes, screen
 from simcore.cards.labels import read_node_labels
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.model import ModelCard
@@ -293,7 +292,7 @@ def check(
 
 
 def _print_table(answer: dict[str, Any]) -> None:
-    console = Console()
+    console = screen()
     console.print(f"[bold]{answer['model']}[/bold]: {answer['verdict']}", highlight=False)
     for key, style in (("violations", "red"), ("unverified", "yellow")):
         for item in answer[key]:

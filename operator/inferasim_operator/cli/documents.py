@@ -14,6 +14,12 @@ from simcore.errors import FormatError, InputError
 MAX_DOCUMENT_BYTES = 16 << 20
 """Larger inputs (traces, tables) are read by streaming readers, never through here."""
 
+COMMAND_OF_KIND = {
+    "ServingPlan": "`inferasim plan` takes it",
+    "DeploymentMix": "`inferasim render` takes it",
+    "AnchorHarvest": "it needs a cluster: `kubectl apply`",
+}
+
 
 class _StrictLoader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
     """Safe YAML that refuses duplicate keys and aliases (an alias bomb is a few hundred bytes)."""
@@ -74,10 +80,13 @@ def load_documents(path: str) -> list[dict[str, Any]]:
 
 
 def load_document(path: str) -> dict[str, Any]:
-    """The one document in `path`."""
+    """The one document in `path`, which is not one of our Kubernetes objects. Raises FormatError, InputError."""
     documents = load_documents(path)
     if len(documents) != 1:
         raise FormatError(path, None, "document", f"{len(documents)} documents", "hold exactly one document")
+    kind = documents[0].get("kind")
+    if kind in COMMAND_OF_KIND:
+        raise FormatError(path, None, "kind", kind, "be absent: this is a Kubernetes object", COMMAND_OF_KIND[kind])
     return documents[0]
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from inferasim_operator.cli.output import Format, emit, exit_codes
+from inferasim_operator.cli.output import Format, emit, exit_codes, screen
 from simcore.anchors.schema import Anchor
 from simcore.errors import InputError
 from simcore.validate.anchor_export import fit_anchor
@@ -58,7 +57,7 @@ def document(anchor: Anchor) -> dict[str, Any]:
 
 def draw(result: dict[str, Any]) -> None:
     """What was fitted, for people."""
-    console = Console()
+    console = screen()
     sign, provenance = result["signature"], result["provenance"]
     console.print(f"{sign['model']} {sign['engine']} {sign['accelerator']} TP{sign['tensorParallel']} (fitted)")
     curve, host = result["prefill"]["fit"], result["hostTime"]["perRequestMilliseconds"]

@@ -20,7 +20,7 @@ from inferasim_operator.engine import labels
 from inferasim_operator.errors import NotFoundError
 from simcore.errors import FormatError
 
-harvest = typer.Typer(no_args_is_help=True)
+harvest = typer.Typer(no_args_is_help=True, add_completion=False)
 LOG_LINES = 200
 HARVEST_ROLE = "harvest"
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 import yaml
 
 from inferasim_operator.errors import NotFoundError, OperatorError
@@ -35,8 +34,8 @@ class Format(StrEnum):
     YAML = "yaml"
 
 
-Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Also write a self-contained HTML page.")]
-"""The option of every command whose answer has a page."""
+class OutputError(OperatorError):
+    """Standard output takes no more: a full disk, say."""
 
 
 def dumps(document: Any) -> str:
@@ -45,7 +44,16 @@ def dumps(document: Any) -> str:
 
 
 def emit(document: Any, form: Format, table: Callable[[Any], None]) -> None:
-    """Print `document` in `form`; `table` draws it for people."""
+    """Print `document` in `form`; `table` draws it for people. Raises OutputError."""
+    try:
+        _write(document, form, table)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"the output cannot be written: {error.strerror or error}") from error
+
+
+def _write(document: Any, form: Format, table: Callable[[Any], None]) -> None:
     if form is Format.JSON:
         sys.stdout.write(dumps(document))
     elif form is Format.YAML:

@@ -16,7 +16,8 @@ from rich.table import Table
 
 from inferasim_operator.api.v1alpha1.servingplan import SearchMethod
 from inferasim_operator.cli import documents
-from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, Report, emit, exit_codes, write_page
+from inferasim_operator.cli.options import Report
+from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes, screen, write_page
 from inferasim_operator.kinds.servingplan.inputs import trace_data
 from inferasim_operator.kinds.servingplan.render import TRACE_KEY
 from inferasim_operator.planning import compute_plan
@@ -200,7 +201,7 @@ def run(request: dict[str, Any], *, quiet: bool, table: Path | None = None) -> d
 
 def draw(result: Mapping[str, Any]) -> None:
     """The answer as tables: a row per tier, then why not, then what to harvest."""
-    console = Console()
+    console = screen()
     table = Table(title="chosen configuration per tier", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("tier", no_wrap=True)
     table.add_column("configuration", no_wrap=True)

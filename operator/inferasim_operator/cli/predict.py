@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from inferasim_operator.cli import documents
-from inferasim_operator.cli.output import Format, Report, emit, exit_codes, write_page
+from inferasim_operator.cli.options import Report
+from inferasim_operator.cli.output import Format, emit, exit_codes, screen, write_page
 from inferasim_operator.report import run as pages
 from simcore.anchors.builtin import builtin_anchor, builtin_anchors
 from simcore.anchors.schema import Anchor, load_anchor
@@ -54,7 +54,7 @@ def _anchor(name: str, folder: Path) -> tuple[str, Anchor]:
 
 def draw(result: Mapping[str, Any]) -> None:
     """The prediction for people: latencies, throughput with interval, where the step's time goes, what to doubt."""
-    console = Console()
+    console = screen()
     console.print(
         f"[bold]{result['layout']}[/bold], {result['gpus']} GPUs, mode {result['mode']}, "
         f"anchor {result['source']['anchor'] or 'none: ranks only'}",

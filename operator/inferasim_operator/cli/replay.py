@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inferasim_operator.cli import documents
-from inferasim_operator.cli.output import Format, Report, dumps, emit, exit_codes, write_page
+from inferasim_operator.cli.options import Report
+from inferasim_operator.cli.output import Format, dumps, emit, exit_codes, screen, write_page
 from inferasim_operator.cli.predict import read_scenario
 from inferasim_operator.report import run as pages
 from simcore.des.config import Deployment, Routing
@@ -112,7 +113,7 @@ def _progress() -> Iterator[Advance | None]:
 
 def draw(result: Mapping[str, Any]) -> None:
     """The replay for people."""
-    console = Console()
+    console = screen()
     console.print(
         f"[bold]{result['source']}[/bold]: {result['completedRequests']} requests served, "
         f"{result['rejectedRequests']} rejected, {result['durationSeconds']:,.1f} s simulated, {result['gpus']} GPUs",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from inferasim_operator.cli.output import Format, emit, exit_codes
+from inferasim_operator.cli.output import Format, emit, exit_codes, screen
 from simcore.errors import InputError
 from simcore.stepcost.width import WidthLaw
 from simcore.validate.corpus import read_corpus
@@ -57,7 +56,7 @@ def draw(result: dict[str, Any]) -> None:
             *(_shown(simple[name]) for name in ("sameStep", "divided", "equation1Raw")),
             style="bold" if part["series"] == "all" else None,
         )
-    console = Console()
+    console = screen()
     console.print(table)
     console.print(f"law: {result['law']['name']} – {result['law']['explanation']}")
     flagged = sorted({flag for row in result["rows"] for flag in row["flags"]})
