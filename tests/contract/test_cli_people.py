@@ -1,0 +1,167 @@
+"""The command line as people and their scripts meet it: help, mistakes, pipes, colours, narrow screens, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from inferasim_operator.cli.app import COMMANDS, app
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = {"anchors": ("show", "check", "fit", "select"), "harvest": ("logs",)}
+VERBS = [(name,) for name in COMMANDS] + [(group, name) for group, names in GROUPS.items() for name in names]
+ANCHORS = str(ROOT / "examples" / "anchors")
+CHECK = str(ROOT / "examples" / "check-deepseek-r1.yaml")
+
+
+def invoke(*arguments: str, **environment: str) -> tuple[int, str, str]:
+    result = CliRunner(env=environment).invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def run(*arguments: str, code: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own: `inferasim` with these arguments, or `code` in its place."""
+    command = ["-m", "inferasim_operator.cli.app", *arguments] if code is None else ["-c", code]
+    return subprocess.run(
+        [sys.executable, *command],
+        env=os.environ | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_has_help_that_fits_a_narrow_screen(verb: tuple[str, ...]) -> None:
+    code, out, error = invoke(*verb, "--help", COLUMNS="40", TERMINAL_WIDTH="40")
+    assert (code, error) == (0, "")
+    assert out.startswith(f"Usage: root {' '.join(verb)}"[:20])
+    assert "…" not in out, "something is cut off"
+    whole = [line for line in out.splitlines() if len(line) > 80 and " " in line.strip()]
+    assert whole == []
+
+
+def test_the_list_of_commands_is_whole_and_each_says_what_it_does() -> None:
+    _, out, _ = invoke("--help")
+    for name, (_, text) in COMMANDS.items():
+        assert f"  {name} " in out
+        assert text.split()[0] in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (("plam",), "Did you mean `plan`?"),
+        (("plan",), "Missing option '-f'"),
+        (("plan", "-f"), "requires an argument"),
+        (("plan", "--nope"), "No such option: --nope"),
+        (("plan", "-f", "no-such.yaml"), "No such file"),
+        (("predict", "-f", str(ROOT / "examples")), "directory"),
+        (("predict", "-f", "x", "-o", "xml"), "'table', 'json', 'yaml'"),
+        (("check", "-f", str(ROOT / "examples" / "plan.yaml")), "`inferasim plan` takes it"),
+        (("predict", "-f", str(ROOT / "examples" / "mix.yaml")), "`inferasim render` takes it"),
+        (("anchors", "nope"), "No such command 'nope'; see `root anchors --help`"),
+        (("harvest", "logs"), "Missing argument 'name'; see `root harvest logs --help`"),
+        (("replay",), "Missing argument"),
+        (("explain", "no-such.json"), "No such file"),
+        (("report", "no-such.json"), "No such file"),
+        (("status", "--kubeconfig", "no-such-kubeconfig"), "usable cluster"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(arguments: tuple[str, ...], fragment: str) -> None:
+    code, out, error = invoke(*arguments)
+    assert (code, out) == (2, "")
+    assert len(error.strip().splitlines()) == 1, error
+    assert error.startswith("inferasim: ")
+    assert fragment in error
+
+
+@pytest.mark.parametrize("group", [(), ("anchors",), ("harvest",)])
+def test_without_a_command_the_help_goes_to_standard_error(group: tuple[str, ...]) -> None:
+    code, out, error = invoke(*group)
+    assert (code, out) == (2, "")
+    assert "Commands:" in error
+
+
+def test_json_is_alone_on_standard_output_even_where_colours_are_forced() -> None:
+    found = run("check", "-f", CHECK, "-o", "json", FORCE_COLOR="1", TTY_COMPATIBLE="1")
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["verdict"]
+    assert found.stderr == ""
+
+
+def test_no_colour_where_none_is_wanted() -> None:
+    """By https://no-color.org: NO_COLOR wins over what forces colours."""
+    found = run("check", "-f", CHECK, NO_COLOR="1", FORCE_COLOR="1")
+    assert found.returncode == 0, found.stderr
+    assert re.search("\x1b\\[(3|4|9|10)[0-9]", found.stdout) is None
+    assert "kvBytesPerTokenPerRank" in found.stdout
+
+
+def test_a_narrow_screen_loses_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    _, out, _ = invoke("anchors", "check", ANCHORS, COLUMNS="30")
+    assert "…" not in out
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("check", "-f", CHECK, "-o", "json")])
+def test_a_closed_pipe_is_no_error(arguments: tuple[str, ...]) -> None:
+    """The reader is gone before the first byte is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    found = subprocess.run(
+        [sys.executable, "-m", "inferasim_operator.cli.app", *arguments],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    os.close(writer)
+    assert found.returncode in (0, 1)
+    assert found.stderr == ""
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "inferasim_operator.cli.app", "check", "-f", CHECK, "-o", "json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert found.returncode == 1
+    assert "the output cannot be written" in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+
+
+def test_ctrl_c_is_exit_130_without_a_word() -> None:
+    """The signal comes while the input is read."""
+    code = (
+        "import os, signal, sys\n"
+        "from inferasim_operator.cli import app, documents\n"
+        "documents.read_text = lambda path: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.argv = ['inferasim', 'check', '-f', 'x']\n"
+        "app.main()\n"
+    )
+    found = run(code=code)
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "")
+
+
+def test_usage_errors_are_found_by_their_class() -> None:
+    """`typer` keeps the class of usage errors to itself; the app takes it from this family."""
+    assert typer.BadParameter.__mro__[1].__name__ == "UsageError"
