@@ -9,6 +9,9 @@ from inferasim_harvester.device import Device
 from inferasim_harvester.estimates import Estimate
 from inferasim_harvester.session import Tally
 from simcore.anchors.checks import CheckResult, Verdict, canonical_partition
+from simcore.cards.library import load_accelerator_card
+from simcore.errors import InputError
+from simcore.units import GIB
 
 PRECISION_FLAG: Final = 0.02
 """95 % half width of a point over its mean. Ours: twice what the sweeps aim at."""
@@ -28,6 +31,11 @@ STALL_FLAG: Final = 0.10
 """Mean gap over median gap, minus 1 (ours)."""
 COALESCED_FLAG: Final = 0.05
 """Share of coalesced chunks above which the median gap is not used (ours)."""
+MEMORY_TOLERANCE: Final = 0.10
+"""Reported over nominal memory (ours: MI300X, MI325X and MI355X differ by 33 % and 12 %)."""
+PLAIN_DTYPES: Final = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16",
+                       "fp32": "fp32", "float32": "fp32"}  # fmt: skip
+"""Formats of a checkpoint that nothing quantised, in one spelling."""
 LENGTH_FLAG, LENGTH_REFUSE = 0.01, 0.02
 """Served against asked prompt length (public case E01)."""
 
@@ -211,6 +219,40 @@ def idle_devices(before: Sequence[Device], expected: int, *, is_gpu: bool, own_e
     verdict = Verdict.REFUSE if used > IDLE_MEMORY_FRAC or busy > 0 else Verdict.PASS
     detail = f"before the start, {used:.1%} of memory was used and the busiest GPU was at {busy} %"
     return CheckResult("idle-devices", verdict, detail, numbers)
+
+
+def device_kind(found: Sequence[Device], architecture: str | None, product: str, *, is_gpu: bool) -> CheckResult:
+    """The GPUs are the product that the anchor names, by what they report; labels are not trusted (public case A26).
+
+    Memory is compared in the undivided mode only: elsewhere a device's memory is the whole's or a part of it.
+    """
+    if not is_gpu:
+        return CheckResult("device-kind", Verdict.PASS, "no GPU is measured")
+    try:
+        card = load_accelerator_card(product)
+    except InputError:
+        return CheckResult("device-kind", Verdict.FLAG, f"unchecked: no card of {product}")
+    whole = [d for d in found if d.partition is not None and canonical_partition(d.partition).startswith("spx")]
+    memory = max((d.memory_bytes or 0 for d in whole), default=0)
+    numbers = {"deviceMemoryBytes": float(memory)} if memory else {}
+    if architecture is not None and architecture != card.architecture:
+        detail = f"the devices are {architecture}, {card.name} is {card.architecture}"
+        return CheckResult("device-kind", Verdict.REFUSE, detail, numbers)
+    if memory and abs(memory / card.hbm_bytes - 1.0) > MEMORY_TOLERANCE:
+        detail = f"a device has {memory / GIB:.0f} GiB, {card.name} has {card.hbm_bytes / GIB:.0f} GiB"
+        return CheckResult("device-kind", Verdict.REFUSE, detail, numbers)
+    if architecture is None:
+        return CheckResult("device-kind", Verdict.FLAG, "the devices do not say what they are", numbers)
+    return CheckResult("device-kind", Verdict.PASS, f"the devices are {architecture}, as {card.name} is", numbers)
+
+
+def checkpoint_dtype(held: str | None, labelled: str) -> CheckResult:
+    """The weights are in the format that the anchor names, where the checkpoint is plain and says so."""
+    if held not in PLAIN_DTYPES:
+        return CheckResult("checkpoint-dtype", Verdict.PASS, f"labelled {labelled}; the checkpoint does not contradict")
+    same = PLAIN_DTYPES[held] == PLAIN_DTYPES.get(labelled.lower(), labelled.lower())
+    detail = f"the checkpoint holds {held} weights, the anchor says {labelled}"
+    return CheckResult("checkpoint-dtype", Verdict.PASS if same else Verdict.REFUSE, detail)
 
 
 def throttling(before: float | None, after: float | None, *, is_gpu: bool) -> CheckResult:

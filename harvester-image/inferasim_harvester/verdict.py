@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from inferasim_harvester import assemble, launch, live_checks
+from inferasim_harvester import assemble, checkpoint, launch, live_checks
 from inferasim_harvester.device import Device
 from inferasim_harvester.effective import comparable
 from inferasim_harvester.estimates import estimate, outlier_count
@@ -60,6 +60,10 @@ def all_checks(
         live_checks.idle_devices(devices, spec.layout.tensor_parallel, is_gpu=is_gpu, own_engine=own_engine),
         live_checks.throttling(*seen.violations, is_gpu=is_gpu),
         partition,
+        live_checks.device_kind(devices, ran.architecture, spec.accelerator.product, is_gpu=is_gpu),
+        live_checks.checkpoint_dtype(
+            checkpoint.weights_dtype(checkpoint.read_config(spec.model.path)), ran.weights_dtype
+        ),
         _prefix_hits(records),
         *live_checks.real_tokens(_tally(records)),
         live_checks.empty_chunks(_tally(records)),

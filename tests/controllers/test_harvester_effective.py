@@ -156,3 +156,47 @@ def test_command_lines_of_a_session(tmp_path: Path) -> None:
     assert lines[0] == ["sh", "wrap.sh"]
     assert engine_process.longest_command_line(lines, ["vllm", "--port=8000"]) == ["python", "--port=8000", "-tp", "2"]
     assert engine_process.longest_command_line([["x"]], ["vllm", "--port=8000"]) is None
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("product", "architecture", "memory_gib", "verdict"),
+    [
+        ("MI355X", "gfx950", 288, "pass"),
+        ("MI355X", "gfx942", 288, "refuse"),  # a label that names another GPU
+        ("MI300X", "gfx942", 192, "pass"),
+        ("MI300X", "gfx942", 256, "refuse"),  # it is an MI325X: the same architecture, more memory
+        ("MI325X", "gfx942", 256, "pass"),
+        ("MI355X", None, 288, "flag"),
+        ("MI999X", "gfx950", 288, "flag"),
+    ],
+)
+def test_the_devices_are_what_the_anchor_names(
+    product: str, architecture: str | None, memory_gib: int, verdict: str
+) -> None:
+    """Public case A26: labels lie about the product and the memory."""
+    found = [Device("spx_nps1", memory_gib * GIB, 0, 0)]
+    assert live_checks.device_kind(found, architecture, product, is_gpu=True).verdict == verdict
+
+
+def test_memory_of_a_divided_gpu_is_not_judged() -> None:
+    found = [Device("cpx_nps4", 72 * GIB, 0, 0)]
+    assert live_checks.device_kind(found, "gfx950", "MI355X", is_gpu=True).verdict is Verdict.PASS
+    assert live_checks.device_kind([], None, "CPU", is_gpu=False).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("held", "labelled", "verdict"),
+    [
+        ("bf16", "bf16", "pass"),
+        ("bf16", "bfloat16", "pass"),
+        ("bf16", "fp8", "refuse"),
+        ("fp16", "bf16", "refuse"),
+        ("compressed-tensors", "fp8", "pass"),
+        (None, "fp8", "pass"),
+    ],
+)
+def test_weights_are_in_the_format_that_the_anchor_names(held: str | None, labelled: str, verdict: str) -> None:
+    assert live_checks.checkpoint_dtype(held, labelled).verdict == verdict

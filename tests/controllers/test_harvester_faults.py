@@ -24,7 +24,7 @@ QUICK = Options(
     decode=Precision(target_frac=0.01, minimum=3, maximum=5, steps=24),
     prefill=Precision(target_frac=0.02, minimum=3, maximum=5),
 )
-CONDITIONS = {"idle-devices", "partition", "clock-rate"}
+CONDITIONS = {"idle-devices", "partition", "device-kind", "clock-rate"}
 """Flagged in every trial: no GPU is behind the emulator, and a trial is too short for clocks of whole seconds."""
 
 
