@@ -14,11 +14,12 @@ import yaml
 from inferasim_harvester.spec import parse_spec
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest
 from inferasim_operator.api.v1alpha1.common import unknown_fields
+from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
 from inferasim_operator.kinds.anchorharvest import render
 
 HERE = pathlib.Path(__file__).parent
-MODELS: dict[str, Any] = {"AnchorHarvest": AnchorHarvest, "ServingPlan": ServingPlan}
+MODELS: dict[str, Any] = {"AnchorHarvest": AnchorHarvest, "DeploymentMix": DeploymentMix, "ServingPlan": ServingPlan}
 
 
 def _mine(folder: str) -> list[pathlib.Path]:

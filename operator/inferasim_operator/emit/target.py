@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from inferasim_operator.api.v1alpha1.common import PodOptions
 from inferasim_operator.emit.configuration import Configuration
 from simcore.errors import InputError
+
+RESERVED_LABELS: Final = (
+    "inferasim.dev/",
+    "llm-d.ai/",
+    "leaderworkerset.sigs.k8s.io/",
+    "app.kubernetes.io/managed-by",
+)
+"""Beginnings of labels that selectors of emitted objects, or engines' routers, go by."""
 
 
 class Format(StrEnum):
@@ -74,4 +83,10 @@ class Target:
             if name.startswith("nvidia.com/"):
                 raise InputError(
                     "rdmaResources", name, "not be a resource of NVIDIA's GPUs: the manifests are for ROCm"
+                )
+        for name in (*self.labels, *(self.pod.labels or {})):
+            # A router finds pods by such labels: one of the user's would send requests to a pod that serves none.
+            if name.startswith(RESERVED_LABELS):
+                raise InputError(
+                    "labels", name, f"not begin with {' or '.join(RESERVED_LABELS)}", "they are ours to set"
                 )

@@ -8,6 +8,7 @@ not crash an older operator; `unknown_fields` is for places that must refuse.
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,8 +118,18 @@ DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
-LabelKey = Annotated[str, Field(min_length=1, max_length=317)]
-LabelValue = Annotated[str, Field(max_length=63)]
+_LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def _label_key(key: str) -> str:
+    # A structural schema has no place for the form of keys.
+    if not _LABEL_KEY.fullmatch(key):
+        raise ValueError("a label's key must be a name, or prefix/name")
+    return key
+
+
+LabelKey = Annotated[str, Field(min_length=1, max_length=317), AfterValidator(_label_key)]
+LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
 DataKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 Word = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.+]*[A-Za-z0-9])?$")]
 """An identifier of ours: a product, a dtype, a backend, a version, a tier."""
