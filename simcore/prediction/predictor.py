@@ -132,6 +132,7 @@ class Predictor:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self._priced: dict[tuple[EngineOption, Layout], Priced] = {}
+        self._facts: dict[tuple[EngineOption, Layout], ReplicaFacts] = {}
         self._costs: dict[tuple[object, ...], StepCost] = {}
         self._selections: dict[tuple[object, ...], Selection] = {}
 
@@ -170,6 +171,12 @@ class Predictor:
 
     def facts(self, shape: Shape) -> ReplicaFacts:
         """Step cost, collectives and limits of a shape that this predictor priced."""
+        key = (shape.option, shape.layout)
+        if key not in self._facts:
+            self._facts[key] = self._facts_of(shape)
+        return self._facts[key]
+
+    def _facts_of(self, shape: Shape) -> ReplicaFacts:
         priced, scheduler, setting = self._of(shape), self.scheduler(shape), self.setting
         whole = shape.option.engine is Engine.ATOM
         work = rank_work(setting.card, priced.widths, kv_dtype=priced.kv_dtype)

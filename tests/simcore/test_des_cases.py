@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simcore.cards.layout import Engine
 from simcore.des.closed_loop import closed_loop
@@ -237,3 +239,13 @@ def test_attention_dp_waits_for_the_slowest_rank() -> None:
 def test_bad_schedulers_are_refused(changes: dict[str, int], field: str) -> None:
     with pytest.raises(InputError, match=field):
         simulate(colocated(flat_table(64, decode_ms=1), scheduler(Engine.VLLM, **changes)), requests_at([(0, 8, 1)]))
+
+
+@given(st.lists(st.floats(0, 1e6, allow_nan=False), min_size=1, max_size=1500))
+def test_quantiles_are_numpys_to_the_last_bit(values: list[float]) -> None:
+    found = Distribution.of(np.array(values))
+    p90, p99, p999 = np.quantile(np.array(values), (0.9, 0.99, 0.999)).tolist()
+    assert found.median_s == float(np.median(values))
+    assert found.p90_s == (p90 if len(values) >= 10 else None)
+    assert found.p99_s == (p99 if len(values) >= 100 else None)
+    assert found.p999_s == (p999 if len(values) >= 1000 else None)
