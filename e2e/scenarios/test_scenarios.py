@@ -26,22 +26,32 @@ HARVEST_S = 900.0
 
 
 @pytest.fixture
-def previous(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The chart as it was when ServingPlans had no `status.summary`."""
+def following(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The chart of a version to come, in which ServingPlans have one status field more."""
     target = tmp_path / "inferasim"
     shutil.copytree(chart.CHART, target)
     file = target / "generated" / "crds" / "servingplans.inferasim.dev.yaml"
     crd = yaml.safe_load(file.read_text())
-    del crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["summary"]
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["novelty"] = {
+        "type": "string"
+    }
     file.write_text(yaml.safe_dump(crd))
     about = yaml.safe_load((target / "Chart.yaml").read_text())
-    (target / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": "0.0.9"}))
+    # The image stays: its tag is given, and the version alone rolls the pod.
+    (target / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": "99.0.0"}))
     return target
 
 
-def test_examples_and_upgrade(running: cluster.Cluster, previous: pathlib.Path, timings: dict[str, float]) -> None:
-    """The examples give a Ready plan and a Ready mix; an upgrade brings a new status field to a plan that is there."""
-    steps.timed(timings, "helm install, operator ready", lambda: steps.install(running, previous))
+def write_novelty(team: Cluster) -> str:
+    """Write the new field, and read back what the server keeps of it."""
+    patch = json.dumps({"status": {"novelty": "new"}})
+    team.kubectl("patch", "servingplan", "chat", "--subresource=status", "--type=merge", "-p", patch)
+    return str(team.get("servingplan", "chat")["status"].get("novelty", ""))
+
+
+def test_examples_and_upgrade(running: cluster.Cluster, following: pathlib.Path, timings: dict[str, float]) -> None:
+    """The examples become Ready; an upgrade brings a field to the status of a plan and computes nothing again."""
+    steps.timed(timings, "helm install, operator ready", lambda: steps.install(running, chart.CHART))
     team = steps.namespace(running, "examples")
     for manifest in demo.anchor_config_maps():
         team.apply(manifest)
@@ -51,16 +61,23 @@ def test_examples_and_upgrade(running: cluster.Cluster, previous: pathlib.Path, 
         timings, "examples: plan Ready", lambda: team.wait("servingplan", "chat", "Ready", timeout_s=PLAN_S)
     )
     assert_conditions(live)
-    assert [choice["tier"] for choice in live["status"]["selected"]]
-    assert "summary" not in live["status"], "the older CRD does not know the field"
+    assert live["status"]["selected"]
     team.wait("deploymentmix", "chat", "Ready")
+    assert write_novelty(team) == "", "a field that the CRD does not know is dropped"
 
-    steps.install(running, chart.CHART)
-    until(lambda: bool(team.get("servingplan", "chat")["status"].get("summary")), "the new field is written and kept")
-    after = team.get("servingplan", "chat")
-    assert after["metadata"]["uid"] == live["metadata"]["uid"]
-    assert after["status"]["selected"] == live["status"]["selected"]
-    assert after["status"]["result"] == live["status"]["result"], "what has an answer is not computed again"
+    (before,) = steps.operator_pods(running)
+    steps.timed(timings, "helm upgrade, operator ready", lambda: steps.install(running, following))
+    (after,) = steps.operator_pods(running)
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    until(lambda: write_novelty(team) == "new", "the new field is kept")
+    # A write of the new operator leaves it, and the answer, as they are.
+    generation = live["metadata"]["generation"] + 1
+    team.kubectl("patch", "servingplan", "chat", "--type=merge", "-p", '{"spec":{"suspend":false}}')
+    team.wait_for("servingplan", "chat", ".status.observedGeneration", str(generation))
+    kept = team.wait("servingplan", "chat", "Ready")
+    assert kept["status"]["novelty"] == "new"
+    for field in ("selected", "result"):
+        assert kept["status"][field] == live["status"][field], "what has an answer is not computed again"
 
 
 def test_the_image_is_as_little_as_it_says(release: cluster.Cluster) -> None:
