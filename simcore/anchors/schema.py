@@ -217,7 +217,7 @@ class Anchor(Record):
     schema_id: Literal["inferasim.dev/anchor/v1"] = Field(default=SCHEMA_ID, alias="schema")
     signature: Signature
     decode: Annotated[tuple[DecodeSweep, ...], Field(min_length=1, max_length=2)]
-    """One or two prompt lengths, ascending; two give the measured context slope."""
+    """One or two sweeps, contexts ascending; two give the context slope."""
     prefill: PrefillSweep
     packed_prefill: PackedPrefill | None = None
     host_time: HostTime | None = None
@@ -226,7 +226,8 @@ class Anchor(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _require_ascending([sweep.prompt_tokens for sweep in self.decode], "decode.promptTokens")
+        # Equal prompts are allowed at two contexts: rows of one prompt length carry their fitted slope so.
+        _require_ascending(list(dict.fromkeys(sweep.prompt_tokens for sweep in self.decode)), "decode.promptTokens")
         _require_ascending([sweep.context_tokens for sweep in self.decode], "decode.contextTokens")
         return self
 

@@ -17,6 +17,7 @@ from simcore.anchors.checks import Verdict, canonical_partition, check_anchor
 from simcore.anchors.schema import Anchor, GraphCapture, Speculation
 from simcore.cards.accelerator import is_cpu
 from simcore.cards.formats import canonical_format
+from simcore.cards.library import known_model
 from simcore.errors import NoAnchorError, UnknownNameError
 
 CONCURRENCY_REACH: Final = 4
@@ -314,9 +315,15 @@ def canonical_accelerator(name: str) -> str:
 
 
 def same_model(left: str, right: str) -> bool:
-    """Whether two checkpoint names agree: case apart, and the owner only where both name one."""
+    """Whether two checkpoint names agree: case and owner apart, or both names of one built-in card.
+
+    The owner counts where both name one and no card knows the name.
+    """
     one, two = left.lower().strip("/").split("/"), right.lower().strip("/").split("/")
-    return one[-1] == two[-1] and (len(one) < 2 or len(two) < 2 or one[-2:] == two[-2:])
+    if one[-1] == two[-1] and (len(one) < 2 or len(two) < 2 or one[-2:] == two[-2:]):
+        return True
+    known = known_model(left)
+    return known is not None and known == known_model(right)
 
 
 def _is_cpu(anchor: Anchor) -> bool:

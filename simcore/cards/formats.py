@@ -12,7 +12,8 @@ _ALIASES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "auto": "bf16",
     "fp8_e4m3": "fp8", "fp8_e4m3fn": "fp8", "fp8_e4m3fnuz": "fp8", "fp8_e5m2": "fp8", "float8_e4m3fn": "fp8",
     "float8_e4m3fnuz": "fp8", "float8_e5m2": "fp8", "e4m3": "fp8", "fp8-ptpc": "fp8", "fp4": "nvfp4",
-    "w4a16": "int4",
+    "w4a16": "int4", "awq": "int4", "gptq": "int4", "w8a8": "int8", "w8a8-int8": "int8", "w8a8-fp8": "fp8",
+    "fp8-block": "fp8", "block-fp8": "fp8", "fp8-dynamic": "fp8", "ptpc-fp8": "fp8", "ocp-mxfp4": "mxfp4",
 }  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def known_formats() -> dict[str, StorageFormat]:
 def canonical_format(name: str, field: str = "dtype") -> str:
     """The one name of a format: `fp8_e4m3` and `fp8` are the same (public case A24). Raises UnknownNameError."""
     key = str(name).strip().lower().removeprefix("torch.")
-    key = _ALIASES.get(key, key)
+    key = _ALIASES.get(key) or _ALIASES.get(key.replace("_", "-"), key)
     if key not in known_formats():
         raise UnknownNameError(field, str(name), {*known_formats(), *_ALIASES})
     return key

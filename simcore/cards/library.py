@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,6 +21,10 @@ _ACCELERATOR_FIELDS = {
     "nic_bytes_per_s", "host_link_bytes_per_s", "image_flavour", "fp8_format", "sources",
 }  # fmt: skip
 _ACCELERATOR_OPTIONS = {"aliases", "device_ids", "vf_device_ids", "validation_only", "assumed"}
+_TUNING_WORDS = frozenset(
+    ("instruct", "chat", "base", "thinking", "preview", "exp", "terminus", "speciale", "it", "hf", "kv")
+)
+_RELEASE = re.compile(r"\d{4}")
 _NO_SOURCE_NEEDED = {"name", "sources", "source", "aliases", "validation_only", "assumed"}
 
 
@@ -36,6 +41,28 @@ class _Entry:
 def _key(name: str) -> str:
     """Names differ in case, separators and owner prefix only: `deepseek-ai/DeepSeek-V3` is `deepseek-v3`."""
     return str(name).strip().rsplit("/", maxsplit=1)[-1].lower().replace("_", "-").replace(" ", "-")
+
+
+def _shape_key(name: str) -> str:
+    """The key without release dates and tuning tags, which change no shape: `…-Instruct-2507-FP8` is `…-FP8`."""
+    words = _key(name).split("-")
+    return "-".join(word for word in words if word not in _TUNING_WORDS and not _RELEASE.fullmatch(word))
+
+
+@cache
+def _find(name: str) -> _Entry | None:
+    index = _model_index()[0]
+    near = index.get(_key(name)) or index.get(_shape_key(name))
+    if near is not None:
+        return near
+    alike = {entry.name: entry for key, entry in index.items() if _shape_key(key) == _shape_key(name)}
+    return next(iter(alike.values())) if len(alike) == 1 else None
+
+
+def known_model(name: str) -> str | None:
+    """The canonical name of the built-in card that `name` means, or None."""
+    entry = _find(name)
+    return None if entry is None else entry.name
 
 
 @cache
@@ -86,11 +113,13 @@ def known_models() -> tuple[str, ...]:
 
 @cache
 def load_model_card(name: str) -> ModelCard:
-    """The built-in card called `name` (any alias or case). Raises UnknownNameError with the nearest names."""
-    index, names = _model_index()
-    entry = index.get(_key(name))
+    """The built-in card called `name` (any alias or case; release dates and tuning tags apart).
+
+    Raises UnknownNameError with the nearest names.
+    """
+    entry = _find(name)
     if entry is None:
-        error = UnknownNameError("model.name", str(name), names)
+        error = UnknownNameError("model.name", str(name), _model_index()[1])
         reason = _unverified().get(_key(name))
         if reason is not None:
             error.args = (f"`model.name` {name!r} has no built-in card: {reason}; give its config.json instead",)

@@ -94,6 +94,8 @@ def layout_features(
 
     Raises UnknownNameError for a dtype without a known size.
     """
+    if weights_dtype == "fp4" and accelerator.architecture.startswith("gfx"):
+        weights_dtype = "mxfp4"  # tables call each vendor's own four-bit format so
     stored = with_weights_format(card, weights_dtype) if weights_dtype else card
     resolved = resolve(layout, engine, is_moe=card.is_moe)
     work = rank_work(stored, resolved, kv_dtype=kv_dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import math
 import re
@@ -18,12 +19,16 @@ from simcore.units import MILLI
 MAX_CORPUS_BYTES = 64 << 20
 MAX_CORPUS_ROWS = 200_000
 REQUIRED_COLUMNS = (
-    "series", "role", "engine", "model", "accelerator", "weights_dtype", "tp",
-    "isl_tokens", "osl_tokens", "concurrency", "tpot_ms",
+    "series", "role", "engine", "model", "accelerator", "tp", "isl_tokens", "osl_tokens", "concurrency", "tpot_ms",
 )  # fmt: skip
 OPTIONAL_COLUMNS = (
-    "pp", "dp", "ep", "attention_dp", "pools", "length_range_ratio", "ttft_ms", "throughput_tok_s", "samples", "source",
+    "weights_dtype", "pp", "dp", "ep", "attention_dp", "pools", "length_range_ratio", "ttft_ms", "throughput_tok_s",
+    "samples", "source",
 )  # fmt: skip
+NOT_A_NUMBER = frozenset(("nan", "na", "n/a", "null", "none", "-"))
+"""What tools write where a measure is missing: read as empty."""
+TYPO_RATIO = 0.75
+"""An unknown column this close to a known one that is missing is taken for a typing error."""
 _POOLS = re.compile(r"prefill=(\d*)xTP(\d+)(?:EP(\d+))?;decode=(\d*)xTP(\d+)(?:EP(\d+))?")
 
 
@@ -102,19 +107,24 @@ def parse_corpus(text: str, where: str = "corpus") -> tuple[CorpusRow, ...]:
         _check_header(header, where)
         rows: list[CorpusRow] = []
         for cells in reader:
-            if not cells or (len(cells) == 1 and not cells[0].strip()):
+            if not any(cell.strip() for cell in cells):
                 continue
             if len(rows) >= MAX_CORPUS_ROWS:
                 raise FormatError(where, reader.line_num, "rows", len(rows) + 1, f"be at most {MAX_CORPUS_ROWS}")
             if len(cells) != len(header):
                 raise FormatError(where, reader.line_num, "row", len(cells), f"hold {len(header)} fields as the header")
-            fields = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+            fields = {name: _cleaned(cell) for name, cell in zip(header, cells, strict=True)}
             rows.append(_row(_Fields(fields, where, reader.line_num)))
     except csv.Error as error:
         raise FormatError(where, reader.line_num, "row", str(error), "be CSV") from error
     if not rows:
         raise FormatError(where, None, "rows", 0, "be at least 1")
     return tuple(rows)
+
+
+def _cleaned(cell: str) -> str:
+    text = cell.strip()
+    return "" if text.lower() in NOT_A_NUMBER else text
 
 
 def _check_header(header: list[str], where: str) -> None:
@@ -125,9 +135,12 @@ def _check_header(header: list[str], where: str) -> None:
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
     if missing:
         raise FormatError(where, 1, "header", ",".join(header)[:80], f"hold column `{missing[0]}`")
-    unknown = [name for name in header if name not in known]
-    if unknown:
-        raise FormatError(where, 1, "header", unknown[0], "hold only known columns", "known: " + ", ".join(known))
+    # Other columns are their owner's business, but a misspelt one must not be left out in silence.
+    absent = [name for name in OPTIONAL_COLUMNS if name not in header]
+    for name in header:
+        near = difflib.get_close_matches(name.lower(), absent, n=1, cutoff=TYPO_RATIO) if name not in known else []
+        if near:
+            raise FormatError(where, 1, "header", name, f"be `{near[0]}`, or named less alike")
 
 
 @dataclass(frozen=True)
@@ -174,7 +187,7 @@ class _Fields:
 
 def _row(fields: _Fields) -> CorpusRow:
     try:
-        role = Role(fields.text("role"))
+        role = Role(fields.text("role").lower())
     except ValueError as error:
         raise fields.refuse("role", fields.fields["role"], "be `anchor` or `target`") from error
     ratio = fields.positive("length_range_ratio")
@@ -182,8 +195,8 @@ def _row(fields: _Fields) -> CorpusRow:
         raise fields.refuse("length_range_ratio", ratio, "be at most 1")
     tpot_ms, ttft_ms = fields.positive("tpot_ms"), fields.positive("ttft_ms")
     output_tokens = fields.count("osl_tokens")
-    if role is Role.ANCHOR and tpot_ms is None and output_tokens > 1:
-        raise fields.refuse("tpot_ms", "", "be given on an anchor row")
+    if output_tokens == 1:
+        tpot_ms = None  # a single token has no gap, whatever a tool writes
     prefill_pool, decode_pool = _pools(fields)
     return CorpusRow(
         line=fields.line,

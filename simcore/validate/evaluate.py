@@ -18,6 +18,7 @@ from simcore.validate.corpus import CorpusRow, Role, by_series
 from simcore.validate.metrics import Scored
 from simcore.validate.predict_row import RowPrediction, blind, predict_row
 from simcore.validate.series import FeatureSource, fit_series
+from simcore.validate.waits import known_engine
 
 
 @dataclass(frozen=True)
@@ -37,17 +38,29 @@ def evaluate(
     learnt: Calibration | None = None,
     intervals: IntervalCalibration | None = None,
     feature_source: FeatureSource | None = None,
+    refused: dict[str, str] | None = None,
 ) -> tuple[EvaluatedRow, ...]:
-    """Every target row of `rows`, in file order. Raises InputError when a series has no anchor or nothing to score."""
+    """Every target row of `rows`, in file order. Raises InputError when a series cannot be used or nothing is scored.
+
+    With `refused` an unusable series is put there with its reason, and the others are scored.
+    """
     learnt = learnt or calibration()
     intervals = intervals or interval_calibration()
     source = feature_source or card_features
     found: list[EvaluatedRow] = []
+    first: InputError | None = None
     for name, members in by_series(rows).items():
         targets = [row for row in members if row.role is Role.TARGET]
         if not targets:
             continue
-        model = fit_series(name, members, source, learnt, law)
+        try:
+            model = fit_series(name, members, source, learnt, law)
+        except InputError as error:
+            if refused is None:
+                raise
+            refused[name] = str(error)
+            first = first or error
+            continue
         answered: dict[CorpusRow, RowPrediction] = {}
         for row in targets:
             question = replace(blind(row), line=0, source="")
@@ -55,6 +68,8 @@ def evaluate(
                 answered[question] = predict_row(model, question)
             prediction = answered[question]
             found.append(EvaluatedRow(row, prediction, _scored(row, prediction, intervals), baselines(model, row)))
+    if not found and first is not None:
+        raise first
     if not found:
         raise InputError("role", "anchor", "be `target` in at least one row: only target rows are scored")
     return tuple(sorted(found, key=lambda item: item.row.line))
@@ -71,17 +86,9 @@ def _card_features(
 ) -> LayoutFeatures | None:
     try:
         card, device = load_model_card(model), load_accelerator_card(accelerator)
-        return layout_features(card, device, _engine(engine), layout, weights_dtype)
+        return layout_features(card, device, known_engine(engine) or Engine.VLLM, layout, weights_dtype)
     except UnknownNameError:
         return None
-
-
-def _engine(name: str) -> Engine:
-    """Unknown engines split layouts as vLLM does."""
-    try:
-        return Engine.parse(name)
-    except UnknownNameError:
-        return Engine.VLLM
 
 
 def _scored(row: CorpusRow, prediction: RowPrediction, intervals: IntervalCalibration) -> Scored:

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from simcore.cards.layout import Layout
+from simcore.cards.library import known_model, load_accelerator_card
 from simcore.data.constants import constant
+from simcore.errors import UnknownNameError
 from simcore.laws.handoff import HandoffBackend, handoff_link, handoff_time
 from simcore.laws.pipeline import hop_inside_step, micro_batches, pipeline_step, scheduler_host_time
 from simcore.prediction.intervals import Distance
@@ -18,7 +20,7 @@ from simcore.validate.corpus import CorpusRow, PoolSpec
 from simcore.validate.layout_fit import FittedLayout, fixed_share, full_pass
 from simcore.validate.project import Projection
 from simcore.validate.series import SeriesModel
-from simcore.validate.waits import Traffic, simulated_waits
+from simcore.validate.waits import Traffic, known_engine, simulated_waits
 
 
 @dataclass(frozen=True)
@@ -212,8 +214,15 @@ def _distance(
     shapes = {cell.shape for cell in fitted.cells}
     prompt = min(abs(math.log2(shape[0] / traffic.shape[0])) for shape in shapes)
     output = min(abs(math.log2(shape[1] / traffic.shape[1])) for shape in shapes)
+    # A change of how ranks share the work counts like a change of width of the same ratio, as in plans.
+    ratios = (
+        known.tensor_parallel / layout.tensor_parallel,
+        known.expert_parallel / layout.expert_parallel,
+        known.attention_data_parallel / layout.attention_data_parallel,
+        known.data_parallel / layout.data_parallel,
+    )
     return Distance(
-        width_doublings=abs(math.log2(known.tensor_parallel / layout.tensor_parallel)),
+        width_doublings=max(abs(math.log2(ratio)) for ratio in ratios),
         stage_doublings=abs(math.log2(known.pipeline_parallel / layout.pipeline_parallel)),
         prompt_doublings=prompt,
         output_doublings=output,
@@ -223,12 +232,26 @@ def _distance(
     )
 
 
+def _missing_cards(row: CorpusRow) -> list[str]:
+    """Which of the three things that cards are found by has none."""
+    found = []
+    if known_model(row.model) is None:
+        found.append("model-unknown")
+    try:
+        load_accelerator_card(row.accelerator)
+    except UnknownNameError:
+        found.append("accelerator-unknown")
+    return found or ["weights-dtype-unknown"]
+
+
 def _flags(
     projection: Projection, known: Layout, layout: Layout, traffic: _Traffic, distance: Distance, row: CorpusRow
 ) -> tuple[str, ...]:
     flags = ["fitted-anchor"]
     if projection.features is None or projection.fitted.features is None:
-        flags.append("no-model-card-law-paper")
+        flags += ["no-model-card-law-paper", *_missing_cards(row)]
+    if not known_engine(row.engine):
+        flags.append("engine-unknown-taken-as-vllm")
     if distance.width_doublings:
         flags.append(f"width-{known.tensor_parallel}-to-{layout.tensor_parallel}")
     if distance.prompt_doublings > 0.5:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,10 @@ LAW_TEXT = {
 }
 
 
-def report(rows: Sequence[EvaluatedRow], *, law: str) -> dict[str, Any]:
-    """The JSON document of the contract: series, overall, rows; plus the law chosen and the simple transfers."""
+def report(
+    rows: Sequence[EvaluatedRow], *, law: str, refused: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The JSON document of the contract: series, overall, rows; the law chosen, simple transfers, refused series."""
     groups: dict[str, list[EvaluatedRow]] = {}
     for row in rows:
         groups.setdefault(row.row.series, []).append(row)
@@ -32,6 +35,7 @@ def report(rows: Sequence[EvaluatedRow], *, law: str) -> dict[str, Any]:
         "series": [{"series": name, **_summary(members)} for name, members in groups.items()],
         "overall": _summary(rows),
         "rows": [_row(row) for row in rows],
+        "refused": [{"series": name, "reason": reason} for name, reason in refused.items()],
     }
 
 

@@ -232,6 +232,7 @@ def steps_report(rows: Sequence[StepRow], *, law: WidthLaw = WidthLaw.SPLIT_FLOO
         "series": [{"series": name, **_summary(members)} for name, members in groups.items()],
         "overall": _summary(projected),
         "rows": [_document(step) for step in projected],
+        "refused": [],
     }
 
 

@@ -85,12 +85,17 @@ def _table(clients: int, step_s: Callable[[float], float], prefill: Prefill, sha
     )
 
 
+def known_engine(name: str) -> Engine | None:
+    """The engine called `name`, or None: tables hold engines that are not planned for."""
+    try:
+        return Engine.parse(name)
+    except UnknownNameError:
+        return None
+
+
 def _scheduler(engine: str) -> SchedulerConfig:
     """The engine's defaults without its caps. An unknown engine schedules as vLLM."""
-    try:
-        known = Engine.parse(engine)
-    except UnknownNameError:
-        known = Engine.VLLM
+    known = known_engine(engine) or Engine.VLLM
     defaults = engine_defaults(known)
     return SchedulerConfig(
         known, MAX_CLIENTS, defaults.max_batched_tokens, defaults.chunk_tokens, ROOM_TOKENS, defaults.block_tokens

@@ -91,7 +91,7 @@ def test_digest_does_not_see_key_order_or_number_spelling() -> None:
         (lambda raw: raw["decode"][0]["points"][1].update(batch=1), "`batch` holds 1 twice"),
         (lambda raw: raw["decode"][0]["points"].reverse(), "`batch` must ascend, got 1 after 16"),
         (lambda raw: raw["decode"][0].update(contextTokens=100), "at least promptTokens"),
-        (lambda raw: raw["decode"].append(raw["decode"][0]), "`decode.promptTokens` holds 1024 twice"),
+        (lambda raw: raw["decode"].append(raw["decode"][0]), "`decode.contextTokens` holds 1536 twice"),
         (lambda raw: raw.update(decode=[]), "`decode` must be readable"),
         (lambda raw: raw["signature"]["graphCapture"].update(mode="none"), "captures no graph"),
         (lambda raw: raw["signature"]["graphCapture"].update(sizes=[4, 2]), "`sizes` must ascend"),

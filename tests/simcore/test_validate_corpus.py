@@ -42,8 +42,7 @@ def test_pools_with_unknown_counts() -> None:
         (",16,185", ",0,185", "concurrency"),
         (",16,185", ",1.5,185", "concurrency"),
         (",185,5.03", ",185,-1", "tpot_ms"),
-        (",185,5.03", ",185,nan", "tpot_ms"),
-        (",185,5.03", ",185,", "tpot_ms"),
+        (",185,5.03", ",185,inf", "tpot_ms"),
         ("s,anchor", "s,anker", "role"),
         ("s,anchor", ",anchor", "series"),
         (",1024,1024,,", ",1024,1024,1.5,", "length_range_ratio"),
@@ -59,8 +58,9 @@ def test_refusal_names_line_and_field(old: str, new: str, field: str) -> None:
 
 
 def test_unknown_missing_and_double_columns() -> None:
-    with pytest.raises(FormatError, match=r"line 1: .*known columns.*'colour'"):
-        parse_corpus(_text(GOOD + ",red", header=HEADER + ",colour"))
+    assert parse_corpus(_text(GOOD + ",red", header=HEADER + ",colour")) == parse_corpus(_text(GOOD))
+    with pytest.raises(FormatError, match=r"line 1: .*`throughput_tok_s`.*'throughput_toks'"):
+        parse_corpus(_text(GOOD, header=HEADER.replace("throughput_tok_s", "throughput_toks")))
     with pytest.raises(FormatError, match="hold column `tpot_ms`"):
         parse_corpus(_text(GOOD, header=HEADER.replace("tpot_ms", "ttft_ms2")))
     with pytest.raises(FormatError, match="each column once"):
@@ -76,6 +76,38 @@ def test_a_series_needs_an_anchor_and_a_corpus_a_target() -> None:
         evaluate(parse_corpus(_text(GOOD)))
     with pytest.raises(InputError, match="at least one colocated row"):
         evaluate(parse_corpus(_text(GOOD.replace("anchor", "target"))))
+
+
+def test_what_tools_write_for_a_missing_measure_is_empty() -> None:
+    for word in ("nan", "NaN", "N/A", "null", ""):
+        assert parse_corpus(_text(GOOD.replace(",185,5.03", f",{word},5.03")))[0].ttft_s is None
+    assert parse_corpus(_text(GOOD.replace(",1024,1024,", ",1024,1,")))[0].tpot_s is None, "one token has no gap"
+    minimal = "series,role,engine,model,accelerator,tp,isl_tokens,osl_tokens,concurrency,tpot_ms"
+    row = parse_corpus(_text("s,Anchor,SGLang,Llama-3.1-8B,MI355X,1,1024,1024,16,5.03", ",,,,,,,,,", header=minimal))[0]
+    assert (row.weights_dtype, row.layout.pipeline_parallel, row.role) == ("", 1, Role.ANCHOR)
+
+
+def test_one_unusable_series_does_not_hide_the_others() -> None:
+    target = GOOD.replace("anchor", "target").replace(",16,185,5.03", ",32,300,6.0")
+    lost = target.replace("s,target", "lost,target")
+    refused: dict[str, str] = {}
+    rows = evaluate(parse_corpus(_text(GOOD, target, lost)), refused=refused)
+    assert [row.row.series for row in rows] == ["s"]
+    assert "anchor" in refused["lost"]
+    with pytest.raises(InputError, match="anchor"):
+        evaluate(parse_corpus(_text(lost)), refused={})
+
+
+def test_what_no_card_is_known_for_is_flagged() -> None:
+    for old, new, flag in (
+        ("Llama-3.1-8B", "NoSuch-8B", "model-unknown"),
+        ("MI355X", "A1000", "accelerator-unknown"),
+        ("bf16", "fp5", "weights-dtype-unknown"),
+        ("SGLang", "TGI", "engine-unknown-taken-as-vllm"),
+    ):
+        anchor = GOOD.replace(old, new)
+        row = evaluate(parse_corpus(_text(anchor, anchor.replace("anchor", "target"))))[0]
+        assert flag in row.prediction.flags
 
 
 def test_a_series_mixes_no_stacks() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from inferasim_operator.cli.output import Format, emit, exit_codes, screen
+from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes, screen
 from simcore.errors import InputError
 from simcore.stepcost.width import WidthLaw
 from simcore.validate.corpus import read_corpus
@@ -21,9 +21,15 @@ def validate(
     law: Annotated[str, typer.Option(help="Width law: " + ", ".join(LAW_TEXT) + ".")] = WidthLaw.SPLIT_FLOOR.value,
     output: Annotated[Format, typer.Option("-o", "--output", help="What to print.")] = Format.TABLE,
 ) -> None:
-    """Fit from the corpus' anchor rows, project its target rows, report errors per series and overall."""
+    """Fit from the corpus' anchor rows, project its target rows, report errors per series and overall.
+
+    Exit 0 when every series was scored, 1 when one was refused, 2 for a file that cannot be read.
+    """
     with exit_codes():
-        emit(run(corpus, law), output, draw)
+        result = run(corpus, law)
+        emit(result, output, draw)
+        if result["refused"]:
+            raise SystemExit(EXIT_INFEASIBLE)
 
 
 def run(corpus: str, law: str = WidthLaw.SPLIT_FLOOR.value) -> dict[str, Any]:
@@ -36,7 +42,9 @@ def run(corpus: str, law: str = WidthLaw.SPLIT_FLOOR.value) -> dict[str, Any]:
     chosen = WidthLaw(law)
     if is_steps_file(corpus):
         return steps_report(read_steps(corpus), law=chosen)
-    return report(evaluate(read_corpus(corpus), law=chosen), law=chosen.value)
+    refused: dict[str, str] = {}
+    rows = evaluate(read_corpus(corpus), law=chosen, refused=refused)
+    return report(rows, law=chosen.value, refused=refused)
 
 
 def draw(result: dict[str, Any]) -> None:
@@ -59,6 +67,8 @@ def draw(result: dict[str, Any]) -> None:
     console = screen()
     console.print(table)
     console.print(f"law: {result['law']['name']} – {result['law']['explanation']}")
+    for item in result["refused"]:
+        console.print(f"refused: {item['series']}: {item['reason']}", style="red", markup=False)
     flagged = sorted({flag for row in result["rows"] for flag in row["flags"]})
     console.print("flags: " + (", ".join(flagged) or "none"))
 
