@@ -85,6 +85,7 @@ def _options(arguments: list[str] | None) -> settings.Settings:
     run.add_argument("--lease-namespace", help="namespace of the leader lease")
     run.add_argument("--lease-seconds", type=int, help="how long a dead leader keeps the lead")
     run.add_argument("--health-port", type=int, help="port of /healthz and /metrics, 0 = any")
+    run.add_argument("--page-port", type=int, help="port of the read-only page on loopback; none without")
     run.add_argument("--compute-workers", type=int, help="processes for searches")
     run.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     given = parser.parse_args(arguments)
@@ -94,6 +95,7 @@ def _options(arguments: list[str] | None) -> settings.Settings:
         "context": given.context,
         "lease_duration_s": given.lease_seconds,
         "health_port": given.health_port,
+        "page_port": given.page_port,
         "compute_workers_count": given.compute_workers,
         "log_level": given.log_level,
     }

@@ -17,6 +17,7 @@ from inferasim_operator.engine.clock import Clock
 from inferasim_operator.engine.kind import Context, Kind
 from inferasim_operator.engine.loop import Workers
 from inferasim_operator.engine.reconcile import Reconciler
+from inferasim_operator.engine.web import WebServer
 from inferasim_operator.engine.wiring import Wiring
 from inferasim_operator.errors import LeaseLostError, OperatorError
 from inferasim_operator.kinds import registry as kinds
@@ -50,6 +51,7 @@ class Process:
         await asyncio.to_thread(require_crds, client)
         server = health.HealthServer(settings.health_host, settings.health_port, self.problems)
         logger.info("health and metrics on port %d", await server.start())
+        page = await self._page(client)
         leash = lease.Lease(
             client,
             self.clock,
@@ -70,6 +72,19 @@ class Process:
             # Given back only now that nothing of ours runs any more.
             await asyncio.to_thread(leash.release)
             await server.stop()
+            if page is not None:
+                await page.stop()
+
+    async def _page(self, client: clients.Client) -> WebServer | None:
+        """The read-only page, listening; None where none is wanted. Every process has it: it only reads."""
+        settings = self.settings
+        if settings.page_port is None:
+            return None
+        from inferasim_operator import plan_pages  # an operator without the page does without its code
+
+        page = plan_pages.PlanPages(client, settings.namespaces).server(settings.page_port)
+        logger.info("page on http://%s:%d/", plan_pages.HOST, await page.start())
+        return page
 
     def problems(self) -> list[str]:
         """Why this process should be restarted; a process that waits for the lease has no watches, and is healthy."""

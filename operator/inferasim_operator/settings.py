@@ -32,6 +32,8 @@ class Settings:
     context: str | None = None
     health_host: str = "0.0.0.0"  # noqa: S104 - probes and scrapes come from outside the pod
     health_port: int = 8080
+    page_port: int | None = None
+    """Port of the read-only page on the pod's loopback; None = no page."""
     compute_function: str = "inferasim_operator.planning:compute_plan"
     compute_workers_count: int = 1
     compute_timeout_s: float = 900.0
@@ -44,6 +46,10 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.health_port <= 65535:
             raise InputError("health port", self.health_port, "be from 0 (any free one) to 65535")
+        if self.page_port is not None and not 0 <= self.page_port <= 65535:
+            raise InputError("page port", self.page_port, "be from 0 (any free one) to 65535")
+        if self.page_port and self.page_port == self.health_port:
+            raise InputError("page port", self.page_port, "be another than the health port")
         if not 1 <= self.compute_workers_count <= 64:
             raise InputError("compute workers", self.compute_workers_count, "be from 1 to 64")
         if not 2 <= self.lease_duration_s <= 3600:
@@ -74,6 +80,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         lease_name=values.get("INFERASIM_LEASE_NAME") or Settings.lease_name,
         lease_duration_s=int(number("INFERASIM_LEASE_SECONDS", 15)),
         health_port=int(number("INFERASIM_HEALTH_PORT", 8080)),
+        page_port=int(number("INFERASIM_PAGE_PORT", 0)) if values.get("INFERASIM_PAGE_PORT") else None,
         compute_function=values.get("INFERASIM_COMPUTE_FUNCTION") or Settings.compute_function,
         compute_workers_count=int(number("INFERASIM_COMPUTE_WORKERS", 1)),
         compute_timeout_s=number("INFERASIM_COMPUTE_TIMEOUT_SECONDS", 900.0),

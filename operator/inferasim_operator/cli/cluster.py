@@ -1,4 +1,4 @@
-"""Live objects for the command line: where the cluster is, what is in it, and the answer of a plan."""
+"""Live objects for the command line: where the cluster is, what is in it, and which arguments name them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inferasim_operator import views
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest
 from inferasim_operator.api.v1alpha1.common import API_VERSION, DNS_SUBDOMAIN, Resource
 from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
 from inferasim_operator.engine.client import Client, context_namespace
-from inferasim_operator.errors import NotFoundError, OperatorError
-from inferasim_operator.kinds.servingplan import render
-from simcore.errors import InputError, UnknownNameError
+from inferasim_operator.errors import NotFoundError
+from simcore.errors import UnknownNameError
 
 Object = Mapping[str, Any]
 KINDS: tuple[Resource, ...] = (AnchorHarvest.resource, ServingPlan.resource, DeploymentMix.resource)
 MANAGER = "inferasim-cli"
 FILE_SUFFIXES = {".json", ".yaml", ".yml"}
-
-
-class NoAnswerError(OperatorError):
-    """The object has not got what was asked for, and its own words say why."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +44,10 @@ class Place:
         except NotFoundError:
             hint = "install the chart: helm install inferasim charts/inferasim"
             raise NotFoundError(f"the cluster does not serve {resource.crd_name}; {hint}", status=404) from None
+
+    def result(self, live: Object) -> dict[str, Any]:
+        """The answer of a live plan. Raises NoAnswerError, InputError."""
+        return views.result_of(live, self.client.get("v1", "ConfigMap", self.namespace, views.result_name(live)))
 
 
 def place(namespace: str | None, context: str | None, kubeconfig: str | None) -> Place:
@@ -80,34 +80,3 @@ def split_name(text: str) -> tuple[Resource | None, str]:
         }:
             return resource, name
     raise UnknownNameError("kind", word, [resource.kind for resource in KINDS])
-
-
-def result_of(live: Object, where: Place) -> dict[str, Any]:
-    """The answer of a live plan. Raises NoAnswerError when there is none yet, InputError when it cannot be read."""
-    status, name = live.get("status") or {}, live["metadata"]["name"]
-    reference = status.get("result")
-    if not reference:
-        raise NoAnswerError(f"plan `{name}` has no answer: {ready_text(live)}")
-    config_map = where.client.get("v1", "ConfigMap", where.namespace, reference["configMap"])
-    try:
-        return render.read_result(config_map, status["inputDigest"])
-    except (ValueError, KeyError) as error:
-        must = f"hold the answer of plan `{name}` ({error})"
-        raise InputError("ConfigMap", reference["configMap"], must, "ask for a new one: set spec.rerun") from error
-
-
-def is_outdated(live: Object) -> bool:
-    """Whether the spec was changed after what the status speaks of."""
-    return int((live.get("status") or {}).get("observedGeneration") or 0) < int(live["metadata"]["generation"])
-
-
-def condition(live: Object, type_: str) -> Mapping[str, Any]:
-    """A condition of a live object; empty when there is none."""
-    found = (live.get("status") or {}).get("conditions") or ()
-    return next((item for item in found if item["type"] == type_), {})
-
-
-def ready_text(live: Object) -> str:
-    """Why the object is, or is not, ready."""
-    ready = condition(live, "Ready")
-    return f"{ready['reason']}: {ready['message']}" if ready else "no operator has looked at it yet"

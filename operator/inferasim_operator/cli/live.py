@@ -11,6 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from inferasim_operator import views
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
 from inferasim_operator.cli import cluster, documents
@@ -46,27 +47,10 @@ def status(
         ]
         if wanted is not None and not found:
             raise NotFoundError(f"no object `{name}` in namespace `{where.namespace}`", status=404)
-        document = {"objects": [_state(live) for live in found]}
+        document = {"objects": [views.state(live) for live in found]}
         emit(document, output, _draw)
         if any(item["stalled"] for item in document["objects"]):
             raise SystemExit(EXIT_INFEASIBLE)
-
-
-def _state(live: cluster.Object) -> dict[str, Any]:
-    ready, told = cluster.condition(live, "Ready"), live.get("status") or {}
-    return {
-        "kind": live["kind"],
-        "namespace": live["metadata"]["namespace"],
-        "name": live["metadata"]["name"],
-        "ready": ready.get("status", "Unknown"),
-        "reason": ready.get("reason"),
-        "message": ready.get("message", cluster.ready_text(live)),
-        "summary": told.get("summary"),
-        "progress": told.get("progress"),
-        "stalled": cluster.condition(live, "Stalled").get("status") == "True",
-        "suspended": bool(live["spec"].get("suspend")),
-        "outdated": cluster.is_outdated(live),
-    }
 
 
 def _draw(document: Mapping[str, Any]) -> None:
@@ -80,24 +64,13 @@ def _draw(document: Mapping[str, Any]) -> None:
         table.add_column(heading, overflow="fold")
     for item in objects:
         label = f"{item['kind'].lower()}/{item['name']}"
-        answer = item["summary"] or _progress_text(item["progress"])
         first = [item["namespace"]] if namespaces else []
-        table.add_row(*first, label, item["ready"], item["reason"] or "-", answer)
+        table.add_row(*first, label, item["ready"], item["reason"] or "–", views.answer_text(item))
     console.print(table)
     for item in objects:
         if item["ready"] != "True":
             text = f"  {item['kind'].lower()}/{item['name']}: {item['message']}"
             console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-
-def _progress_text(progress: Mapping[str, Any] | None) -> str:
-    if not progress:
-        return "-"
-    if "candidatesScored" in progress:
-        return f"{progress['candidatesScored']} of {progress.get('candidatesTotal') or '?'} candidates scored"
-    eta = progress.get("etaSeconds")
-    told = f"{progress.get('phase', '')} {progress.get('points') or ''}".strip()
-    return told + (f", {eta} s to go" if eta is not None else "")
 
 
 def report(
@@ -141,8 +114,8 @@ def _render(result: Mapping[str, Any], title: str, source: str) -> str:
 def live_result(name: str, where: cluster.Place) -> dict[str, Any]:
     """The answer of a live plan, with a word on standard error when its spec has changed since."""
     live = where.find(ServingPlan.resource.kind, name)
-    result = cluster.result_of(live, where)
-    if cluster.is_outdated(live):
+    result = where.result(live)
+    if views.is_outdated(live):
         note(f"plan `{name}` was edited after this answer")
     return result
 
@@ -183,12 +156,12 @@ def _pod(live: cluster.Object, where: cluster.Place) -> Mapping[str, Any]:
     name = live["metadata"]["name"]
     pods = where.client.list("v1", "Pod", where.namespace, labels=labels.owned_by(live, role=HARVEST_ROLE))
     if not pods:
-        raise cluster.NoAnswerError(f"harvest `{name}` has no pod: {cluster.ready_text(live)}")
+        raise views.NoAnswerError(f"harvest `{name}` has no pod: {views.ready_text(live)}")
     pod = max(pods, key=lambda item: str(item["metadata"].get("creationTimestamp", "")))
     told = pod.get("status") or {}
     if told.get("phase", "Pending") == "Pending":
-        why = _waiting(told) or cluster.ready_text(live)
-        raise cluster.NoAnswerError(f"the pod of harvest `{name}` has not started: {why}")
+        why = _waiting(told) or views.ready_text(live)
+        raise views.NoAnswerError(f"the pod of harvest `{name}` has not started: {why}")
     return pod
 
 
