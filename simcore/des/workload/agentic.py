@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -73,8 +73,13 @@ class _Session:
 
 def batches(path: Path, block: int) -> Iterator[Batch]:
     """Sessions in file order, a few at a time. Raises FormatError."""
+    return session_batches(session_rows(path), block)
+
+
+def session_batches(sessions: Iterable[Row], block: int) -> Iterator[Batch]:
+    """As `batches`, of sessions from anywhere."""
     builder = BatchBuilder()
-    for number, row in enumerate(session_rows(path)):
+    for number, row in enumerate(sessions):
         items = row.value.get("requests")
         if not isinstance(items, list):
             raise row.fail("requests", "be a list")
