@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from inferasim_operator.api.v1alpha1.anchorharvest import CheckVerdict
-from inferasim_operator.api.v1alpha1.configuration import EngineName
+from simcore.cards.layout import Engine
 from tests import builders
 
 words = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,20}[A-Za-z0-9])?", fullmatch=True)
 names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,80}[a-z0-9])?", fullmatch=True)
 widths = st.sampled_from([1, 2, 4, 8])
-engines = st.sampled_from([engine.value for engine in EngineName])
+engines = st.sampled_from([engine.value for engine in Engine])
 
 
 def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:

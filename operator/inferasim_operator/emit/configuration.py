@@ -30,15 +30,11 @@ from inferasim_operator.api.v1alpha1.common import (
     map_list,
     unique_by,
 )
+from inferasim_operator.api.v1alpha1.configuration import KvOffload, Switch
+from inferasim_operator.api.v1alpha1.configuration import Layout as PlannedLayout
+from inferasim_operator.api.v1alpha1.configuration import Speculation as PlannedSpeculation
 from simcore.cards.layout import Engine, Layout, ResolvedLayout, resolve
 from simcore.errors import InputError
-
-
-class Switch(StrEnum):
-    """On or off, stated."""
-
-    ENABLED = "Enabled"
-    DISABLED = "Disabled"
 
 
 class Architecture(StrEnum):
@@ -54,15 +50,6 @@ class Role(StrEnum):
     COLOCATED = "colocated"
     PREFILL = "prefill"
     DECODE = "decode"
-
-
-class SpeculationMethod(StrEnum):
-    """Drafters that the planner prices."""
-
-    MTP = "MTP"
-    EAGLE = "EAGLE"
-    EAGLE3 = "EAGLE3"
-    NGRAM = "NGram"
 
 
 class AllToAll(StrEnum):
@@ -99,14 +86,10 @@ class ModelReference(ApiModel):
     weight_bytes: Positive | None = Field(default=None, description="Size on disk; the startup budget is made from it.")
 
 
-class LayoutSpec(ApiModel):
+class LayoutSpec(PlannedLayout):
     """Parallel widths of one replica; absent = 1."""
 
     tensor_parallel: Width
-    pipeline_parallel: Width | None = None
-    data_parallel: Width | None = None
-    expert_parallel: Width | None = None
-    attention_data_parallel: Width | None = None
     prefill_context_parallel: Width | None = None
     decode_context_parallel: Width | None = None
 
@@ -132,18 +115,10 @@ class Disaggregation(ApiModel):
     decode: PoolSpec
 
 
-class Speculation(ApiModel):
-    """Speculative decoding; `draftTokens` are proposed per step and request."""
+class Speculation(PlannedSpeculation):
+    """Speculative decoding with the drafter's own checkpoint, where it has one."""
 
-    method: SpeculationMethod
-    draft_tokens: Annotated[int, Field(ge=1, le=64)]
     draft_model: ModelName | None = None
-
-
-class KvOffload(ApiModel):
-    """The KV tier in host memory, of one replica."""
-
-    host_gibibytes: Annotated[int, Field(ge=1, le=65536)]
 
 
 class Configuration(ApiModel):

@@ -38,7 +38,8 @@ from inferasim_operator.api.v1alpha1.common import (
     unique_by,
 )
 from inferasim_operator.api.v1alpha1.conditions import ConditionedStatus
-from inferasim_operator.api.v1alpha1.configuration import EngineName, Switch
+from inferasim_operator.api.v1alpha1.configuration import Switch
+from simcore.cards.layout import Engine
 
 METRICS_URL = r"^http://(\$\(HOST_IP\)|[A-Za-z0-9.-]+):[0-9]+(/[A-Za-z0-9._~/-]*)?$"
 ResourceName = Annotated[str, Field(min_length=3, max_length=317, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$")]
@@ -90,7 +91,7 @@ class Speculation(ApiModel):
 class HarvestEngine(ApiModel):
     """The engine to measure; its image must hold the harvester package (see docs/harvest-protocol.md)."""
 
-    name: EngineName
+    name: Engine
     version: Word
     image: ImageReference
     extra_args: Annotated[tuple[Argument, ...], Field(max_length=64)] | None = Field(

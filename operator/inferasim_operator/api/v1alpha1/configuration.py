@@ -24,14 +24,7 @@ from inferasim_operator.api.v1alpha1.common import (
     Word,
     atomic_list,
 )
-
-
-class EngineName(StrEnum):
-    """Serving engines."""
-
-    VLLM = "VLLM"
-    SGLANG = "SGLang"
-    ATOM = "ATOM"
+from simcore.cards.layout import Engine
 
 
 class PredictionMode(StrEnum):
@@ -58,23 +51,32 @@ class Layout(ApiModel):
     attention_data_parallel: Width | None = None
 
 
-class Speculation(ApiModel):
-    """Draft tokens proposed per step and request, and by which method."""
+class SpeculationMethod(StrEnum):
+    """Drafters that the planner prices."""
 
-    method: Word
-    draft_tokens: Positive
+    MTP = "MTP"
+    EAGLE = "EAGLE"
+    EAGLE3 = "EAGLE3"
+    NGRAM = "NGram"
+
+
+class Speculation(ApiModel):
+    """Speculative decoding; `draftTokens` are proposed per step and request."""
+
+    method: SpeculationMethod
+    draft_tokens: Annotated[int, Field(ge=1, le=64)]
 
 
 class KvOffload(ApiModel):
     """The KV tier in host memory, of one replica."""
 
-    host_gibibytes: Positive
+    host_gibibytes: Annotated[int, Field(ge=1, le=65536)]
 
 
 class Configuration(ApiModel):
     """One way to serve a model: engine, layout, how many replicas, at which load."""
 
-    engine: EngineName
+    engine: Engine
     engine_version: Word | None = None
     image: ImageReference | None = None
     model: ModelName | None = None

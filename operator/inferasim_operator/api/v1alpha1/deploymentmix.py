@@ -38,7 +38,7 @@ from inferasim_operator.api.v1alpha1.common import (
     unique_by,
 )
 from inferasim_operator.api.v1alpha1.conditions import ConditionedStatus
-from inferasim_operator.api.v1alpha1.configuration import Prediction
+from inferasim_operator.api.v1alpha1.configuration import Prediction, Switch
 from inferasim_operator.emit.configuration import Architecture, Configuration
 from inferasim_operator.emit.package import Package
 from inferasim_operator.emit.target import Format
@@ -50,13 +50,6 @@ PREDICTION_WITHIN_TOLERANCE = "PredictionWithinTolerance"
 
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
 Url = Annotated[str, Field(min_length=8, max_length=2048, pattern=r"^[a-z]+://[^\s]+$")]
-
-
-class Setting(StrEnum):
-    """On or off."""
-
-    ENABLED = "Enabled"
-    DISABLED = "Disabled"
 
 
 class DeliveryType(StrEnum):
@@ -86,7 +79,7 @@ class ServingSettings(ApiModel):
     memory_permille: Permille | None = None
     max_batched_tokens: Tokens | None = None
     max_model_length_tokens: Tokens | None = None
-    prefix_caching: Setting | None = None
+    prefix_caching: Switch | None = None
 
 
 class NamedConfiguration(ApiModel):
@@ -178,7 +171,7 @@ class Tolerance(ApiModel):
     ttft_permille: Annotated[int, Field(ge=1, le=10_000)] | None = None
     tpot_permille: Annotated[int, Field(ge=1, le=10_000)] | None = None
     throughput_permille: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    recalibration: Setting | None = Field(
+    recalibration: Switch | None = Field(
         default=None,
         description="Enabled: while TPOT stays out of tolerance, an anchor scaled to what is observed is kept beside. "
         "No plan takes it by itself, and nothing that runs is changed.",
@@ -203,10 +196,10 @@ class DeploymentMixSpec(ApiModel):
     namespace: Label | None = Field(default=None, description="Of the manifests; the mix's own when absent.")
     gateway: GatewayReference | None = None
     images: MixImages | None = None
-    autoscaling: Setting | None = Field(
+    autoscaling: Switch | None = Field(
         default=None, description="Enabled: replicas belong to an autoscaler, and no `replicas` is emitted."
     )
-    monitoring: Setting | None = Field(default=None, description="Enabled: PodMonitors are emitted.")
+    monitoring: Switch | None = Field(default=None, description="Enabled: PodMonitors are emitted.")
     pod: PodOptions | None = None
     labels: StringMap | None = Field(default=None, description="Extra labels on every emitted object.")
     rdma_resources: Annotated[tuple[RdmaResource, ...], Field(max_length=8), unique_by("name")] | None = Field(

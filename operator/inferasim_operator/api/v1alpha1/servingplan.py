@@ -41,12 +41,12 @@ from inferasim_operator.api.v1alpha1.conditions import ConditionedStatus
 from inferasim_operator.api.v1alpha1.configuration import (
     Binding,
     Configuration,
-    EngineName,
     Layout,
     Prediction,
     Selection,
 )
 from inferasim_operator.api.v1alpha1.workload import ClaimFolder, Workload
+from simcore.cards.layout import Engine
 
 ANCHORS_RESOLVED = "AnchorsResolved"
 FEASIBLE = "Feasible"
@@ -145,7 +145,7 @@ class Cluster(ApiModel):
 class EngineChoice(ApiModel):
     """An engine that the search may choose."""
 
-    name: EngineName
+    name: Engine
     version: Word | None = None
     image: ImageReference | None = None
     layouts: Annotated[tuple[Layout, ...], Field(min_length=1, max_length=64)] | None = Field(
@@ -420,7 +420,7 @@ class SearchRecord(ApiModel):
 class RecommendedHarvest(ApiModel):
     """A missing anchor, and what measuring it would bring."""
 
-    engine: EngineName
+    engine: Engine
     accelerator: Word
     layout: Layout
     reason: Message

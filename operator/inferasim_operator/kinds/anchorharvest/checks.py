@@ -12,7 +12,6 @@ from typing import Any
 from inferasim_harvester.spec import parse_spec
 from inferasim_operator import convert
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvestSpec
-from inferasim_operator.api.v1alpha1.configuration import EngineName
 from inferasim_operator.engine.jobs import job_condition
 from inferasim_operator.kinds.anchorharvest import render
 from inferasim_operator.kinds.anchorharvest.observe import LOG_LINES, Observed
@@ -67,7 +66,7 @@ def gpus_count(spec: AnchorHarvestSpec) -> int:
     """GPUs that the layout takes; none for a try-out on a CPU. Raises InputError."""
     if is_cpu(spec.accelerator.product):
         return 0
-    engine = layouts.Engine.parse(spec.engine.name.value)
+    engine = spec.engine.name
     # Whether the model has experts changes who shares what, never how many GPUs there are.
     return layouts.resolve(convert.simcore_layout(spec.layout), engine, is_moe=False).gpus_count
 
@@ -108,13 +107,13 @@ def layout_is_impossible(observed: Observed) -> Finding | None:
         return None
     tensor, attention = layout.tensor_parallel or 1, layout.attention_data_parallel or 1
     engine = observed.harvest.spec.engine.name
-    if engine is EngineName.VLLM and tensor > 1 and attention > 1:
+    if engine is layouts.Engine.VLLM and tensor > 1 and attention > 1:
         return Finding(
             Reason.BAD_LAYOUT,
             "spec.layout: vLLM has no attention data parallelism inside a wider tensor-parallel group; "
             "state its ranks as `dataParallel`",
         )
-    if engine is not EngineName.VLLM and tensor % attention != 0:
+    if engine is not layouts.Engine.VLLM and tensor % attention != 0:
         text = f"spec.layout: attentionDataParallel {attention} must divide tensorParallel {tensor}"
         return Finding(Reason.BAD_LAYOUT, text)
     return None

@@ -9,7 +9,8 @@ from typing import Any
 
 from prometheus_client import REGISTRY
 
-from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix, Setting
+from inferasim_operator.api.v1alpha1.configuration import Switch
+from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix
 from inferasim_operator.engine import labels
 from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.kind import Context
@@ -69,7 +70,7 @@ def bases(
 ) -> dict[str, Basis]:
     """By deployment, the anchor that may be scaled: only with the mix's consent, only where TPOT is off."""
     tolerance, report = mix.spec.tolerance, state.report
-    if tolerance is None or tolerance.recalibration is not Setting.ENABLED or answer is None or report is None:
+    if tolerance is None or tolerance.recalibration is not Switch.ENABLED or answer is None or report is None:
         return {}
     limits = live.tolerance_frac(tolerance)
     off = {key.deployment for key, found in report.comparisons.items() if "tpot" in exceeded(found, limits)}

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from inferasim_operator.api.v1alpha1.common import PodOptions
-from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix, DeploymentMixSpec, MixImages, Setting
+from inferasim_operator.api.v1alpha1.configuration import Switch
+from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix, DeploymentMixSpec, MixImages
 from inferasim_operator.emit import yaml
 from inferasim_operator.emit.manifests import emit
 from inferasim_operator.emit.objects import Manifest
@@ -65,8 +66,8 @@ def target(name: str, namespace: str, spec: DeploymentMixSpec) -> Target:
         pod=spec.pod or PodOptions(),
         labels=dict(spec.labels or {}),
         images=Images(router=images.router or "", sidecar=images.sidecar or ""),
-        is_autoscaled=spec.autoscaling is Setting.ENABLED,
-        is_monitored=spec.monitoring is Setting.ENABLED,
+        is_autoscaled=spec.autoscaling is Switch.ENABLED,
+        is_monitored=spec.monitoring is Switch.ENABLED,
         rdma_resources={resource.name: resource.count for resource in spec.rdma_resources or ()},
         load_bytes_per_s=spec.load_bytes_per_second,
         gateway=None if spec.gateway is None else Gateway(spec.gateway.name, spec.gateway.namespace or ""),
