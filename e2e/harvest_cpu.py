@@ -51,6 +51,10 @@ CERTAIN: typing.Final = {
 """Verdicts that do not depend on how busy the machine is."""
 
 
+NOISE: typing.Final = ("monotone-sweep", "spread", "precision", "drift", "stalls")
+"""Checks that other work on the machine fails."""
+
+
 class HarvestFailedError(Exception):
     """What this command promises did not come true."""
 
@@ -170,6 +174,9 @@ def _run(engine: pathlib.Path, work: pathlib.Path, out: pathlib.Path, max_repeat
     print(f"anchor complete: {anchor.label}, refused for AMD GPUs")
     for live in _measure(harvester, at, port, work, environment, shown):
         print(_sentence(comparison(anchor, live)))
+    disturbed = [check.name for check in check_anchor(anchor) if check.name in NOISE and check.verdict != "pass"]
+    if disturbed:
+        print(f"the machine was disturbed ({', '.join(disturbed)}): such errors say little of the method")
 
 
 def _measure(
