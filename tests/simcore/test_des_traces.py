@@ -5,17 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from simcore.des.config import Admission, Deployment, Pool, Routing
-from simcore.des.kernel import fields as f
+from simcore.des.config import Deployment, Pool
 from simcore.des.kernel import loop
 from simcore.des.result import Record
-from simcore.des.simulate import simulate
+from simcore.des.simulate import run_kernel, simulate
 from simcore.des.workload import agentic
 from simcore.des.workload import lines as lines_module
 from simcore.des.workload.batch import Batch
@@ -401,13 +402,12 @@ def test_unknown_files_are_named(tmp_path: Path) -> None:
 
 
 # the stored traces ----------------------------------------------------------------------------------------------------
-@pytest.mark.slow
-def test_all_coding_sessions_replay() -> None:
-    """710 sessions, 49,334 requests; with a cache for everything, reuse equals a count without any simulator."""
-    path = TRACES / "agentic_weka_cc" / "agentic_cc_traces_compact.jsonl.gz"
-    if not path.is_file():
-        pytest.skip("the agentic traces are not here")
-    found = asked = 0
+SESSIONS = TRACES / "agentic_weka_cc" / "agentic_cc_traces_compact.jsonl.gz"
+
+
+def _session_paths(path: Path) -> list[list[np.ndarray[Any, np.dtype[np.int64]]]]:
+    """The prompts' block ids of every request in file order, by session; read without any of the simulator's code."""
+    found = []
     with gzip.open(path, "rt") as stream:
         for line in stream:
             paths: list[np.ndarray[Any, np.dtype[np.int64]]] = []
@@ -415,19 +415,65 @@ def test_all_coding_sessions_replay() -> None:
                 for request in item.get("requests", [item]):
                     head = [paths[request["ref"]][: request["n"]]] if request["ref"] >= 0 else []
                     paths.append(np.concatenate(head + [np.arange(a, a + count) for a, count in request["tail"]]))
-            depth_of = np.full(1 + max(int(row.max(initial=0)) for row in paths), -1)  # where an id was seen
-            for row in paths:
-                fits = depth_of[row] == np.arange(len(row))
-                found += len(row) if fits.all() else int(np.argmin(fits))
-                asked += len(row)
-                depth_of[row] = np.arange(len(row))
-    rules = scheduler(
-        prefix_caching=True, kv_pool_tokens=1 << 33, block_tokens=64, admission=Admission.FIFO, max_running_requests=64
-    )
+            found.append(paths)
+    return found
+
+
+def _reused_blocks(paths: list[np.ndarray[Any, np.dtype[np.int64]]], order: list[int]) -> list[int]:
+    """Leading blocks of each prompt that an earlier one in `order` had at the same place."""
+    depth_of = np.full(1 + max(int(row.max(initial=0)) for row in paths), -1)
+    found = [0] * len(paths)
+    for number in order:
+        row = paths[number]
+        fits = depth_of[row] == np.arange(len(row))
+        found[number] = len(row) if fits.all() else int(np.argmin(fits))
+        depth_of[row] = np.arange(len(row))
+    return found
+
+
+@pytest.mark.slow
+def test_all_coding_sessions_replay() -> None:
+    """710 sessions, 49,334 requests, a cache for everything: what each conversation, and each request of it, reuses
+    equals a count without any simulator, in the order in which the simulator admitted its requests."""
+    if not SESSIONS.is_file():
+        pytest.skip("the agentic traces are not here")
+    sessions = _session_paths(SESSIONS)
+    rules = scheduler(prefix_caching=True, kv_pool_tokens=1 << 33, block_tokens=64, max_running_requests=64)
     pool = Pool(flat_table(64, decode_ms=0.001, token_us=0.0001), rules)
-    result = simulate(
-        Deployment(pool, routing=Routing.LEAST_LOADED), open_trace(path, clients=8), record=Record.SUMMARY
-    )
+    result = simulate(Deployment(pool), open_trace(SESSIONS, clients=8))
+    records = result.records
     assert result.completed_count == 49_334
-    assert result.block_hit_rate == pytest.approx(found / asked, abs=1e-3)  # sub-agents may run before or after a turn
-    assert f.A_FIELDS == 4
+    assert records is not None
+    by_index = np.argsort(records.index)
+    hits, admitted = records.hit_blocks[by_index], records.admitted_ns[by_index]
+    first, reuse = 0, []
+    for paths in sessions:
+        mine = slice(first, first + len(paths))
+        order = np.lexsort((np.arange(len(paths)), admitted[mine])).tolist()
+        counted = _reused_blocks(paths, order)
+        assert hits[mine].tolist() == counted
+        asked = sum(len(row) for row in paths)
+        reuse.append(sum(counted) / asked if asked else 0.0)
+        first += len(paths)
+    assert first == 49_334
+    assert result.block_hit_rate == pytest.approx(int(hits.sum()) / sum(len(row) for s in sessions for row in s))
+    assert 0.90 < float(np.median(reuse)) < 1.0
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_trace() -> None:
+    """The sessions once and three times over, in the same finite pools: the kernel's whole state has the same size."""
+    if not SESSIONS.is_file():
+        pytest.skip("the agentic traces are not here")
+    rules = scheduler(prefix_caching=True, kv_pool_tokens=4_000_000, block_tokens=64, max_running_requests=64)
+    pool = Pool(flat_table(64, decode_ms=0.001, token_us=0.0001), rules, replicas_count=2)
+    one = open_trace(SESSIONS, clients=16)
+    sizes = []
+    for times in (1, 3):
+        load = replace(
+            one, batches=lambda seed, times=times: chain.from_iterable(one.batches(seed) for _ in range(times))
+        )
+        state, collector = run_kernel(Deployment(pool), load, record=Record.SUMMARY)
+        assert collector.requests_count == 49_334 * times
+        sizes.append(len(state.m))
+    assert sizes[1] == sizes[0]
