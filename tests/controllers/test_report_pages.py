@@ -184,11 +184,11 @@ def test_the_answer_comes_first_with_price_interval_and_doubt() -> None:
         "130–193",
         "152 ms",
         "0.102–1.23 s",
-        "0.112 GPU-hours per million tokens; headroom +6 %",
+        "0.112 GPU-hours per M tokens; headroom +6 %",
         "from anchor anchor-a",
         "extrapolated-width",
         "1 note",
-        "May miss: the interval reaches past 150 tok/s per user and TTFT 1 s.",
+        "May miss 150 tok/s per user, TTFT 1 s: inside the interval.",
     ):
         assert fragment in first
     assert "Not feasible: interactivity binds." in second

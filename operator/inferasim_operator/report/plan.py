@@ -99,7 +99,7 @@ def _card(choice: Document, tier: Document, binding: Document | None) -> Markup:
     user = _per_user(interval.get("tpotMicroseconds"))
     hours = gpu_hours_per_million(predicted["tokensPerSecondPerGpu"])
     rate, ttft = interval.get("tokensPerSecondPerGpu"), interval.get("ttftMilliseconds")
-    price = f"{short(hours)} GPU-hours per million tokens" if hours is not None else ""
+    price = f"{short(hours)} GPU-hours per M tokens" if hours is not None else ""
     figures = tag(
         "dl",
         _figure("tok/s per GPU", count(predicted["tokensPerSecondPerGpu"]), span(rate)),
@@ -155,7 +155,7 @@ def _risk(tier: Document, user: Mapping[str, float] | None, ttft: Document | Non
         told.append(f"TTFT {latency_ms(tier['ttftMilliseconds'])}")
     if not told:
         return None
-    return tag("p", f"May miss: the interval reaches past {' and '.join(told)}.", class_="risk")
+    return tag("p", f"May miss {', '.join(told)}: inside the interval.", class_="risk")
 
 
 def _no_card(name: str, tier: Document, binding: Document | None) -> Markup:
