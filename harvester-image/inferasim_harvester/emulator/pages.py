@@ -166,12 +166,20 @@ def _metrics(emulator: Emulator) -> str:
         "vllm:request_prefill_time_seconds_count": totals.requests,
         "vllm:request_queue_time_seconds_sum": totals.queue_s,
         "vllm:request_queue_time_seconds_count": totals.requests,
-        "vllm:e2e_request_latency_seconds_sum": totals.e2e_s,
-        "vllm:e2e_request_latency_seconds_count": totals.requests,
     }
     labels = {"model_name": emulator.model, "engine": "0"}
+    sums = {
+        "vllm:time_to_first_token_seconds": totals.ttft_s,
+        "vllm:request_time_per_output_token_seconds": totals.tpot_s,
+        "vllm:e2e_request_latency_seconds": totals.e2e_s,
+        "vllm:request_prompt_tokens": totals.prompt_tokens,
+        "vllm:request_generation_tokens": totals.finished_tokens,
+    }
     config = {"block_size": 16, "num_gpu_blocks": emulator.kv_pool_tokens // 16, "cache_dtype": "auto"}
-    return _rows(rows, labels) + _rows({"vllm:cache_config_info": 1}, {k: str(v) for k, v in config.items()})
+    histograms = "".join(_histogram(name, total, totals.requests, labels) for name, total in sums.items())
+    return (
+        _rows(rows, labels) + histograms + _rows({"vllm:cache_config_info": 1}, {k: str(v) for k, v in config.items()})
+    )
 
 
 def _spoilt(emulator: Emulator, text: str) -> str:
@@ -186,11 +194,15 @@ def _gpu_metrics(emulator: Emulator) -> str:
     throttled = max(0, steps - after) if after is not None else 0
     if emulator.faults.throttle_counters_run_back:
         throttled = 10_000_000 - steps
-    names = ("PROCESSOR_HOT_RESIDENCY_ACCUMULATED", "PPT_RESIDENCY_ACCUMULATED")
-    return "".join(
-        _rows({f"amd_gpu_violation_{name.lower()}": float(throttled if index == 0 else 0)}, {"gpu_id": "0"})
-        for index, name in enumerate(names)
-    ) + _rows({"amd_gpu_gfx_activity": 0.0}, {"gpu_id": "0"})
+    counters = {
+        "current_accumulated_counter": steps,  # of all samples: grows whether anything is throttled or not
+        "processor_hot_residency_accumulated": throttled,
+        "ppt_residency_accumulated": 0,
+        "vr_thermal_residency_accumulated": 1.8446744073709552e19,  # unsupported
+        "low_utilization_accumulated": steps,
+    }
+    rows = {f"amd_gpu_violation_{name}": float(value) for name, value in counters.items()}
+    return _rows({**rows, "amd_gpu_gfx_activity": 0.0}, {"gpu_id": "0"})
 
 
 def _rows(rows: dict[str, float], labels: dict[str, str]) -> str:

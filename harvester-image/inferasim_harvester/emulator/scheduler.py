@@ -47,6 +47,11 @@ class Totals:
     prefill_s: float = 0.0
     queue_s: float = 0.0
     e2e_s: float = 0.0
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    """Sum over requests of the mean time per token after the first one."""
+    finished_tokens: int = 0
+    """Output of the requests that ended."""
     steps: int = 0
 
 
@@ -166,3 +171,6 @@ class Scheduler:
         totals.prefill_s += (first_s - scheduled_s) * factor
         totals.queue_s += max(0.0, scheduled_s - sequence.arrived_s) * factor
         totals.e2e_s += (finished_s - sequence.arrived_s) * factor
+        totals.ttft_s += (first_s - sequence.arrived_s) * factor
+        totals.tpot_s += (finished_s - first_s) / max(1, sequence.produced_tokens - 1) * factor
+        totals.finished_tokens += sequence.produced_tokens
