@@ -205,6 +205,12 @@ def _gpu_metrics(emulator: Emulator) -> str:
     return _rows({**rows, "amd_gpu_gfx_activity": 0.0}, {"gpu_id": "0"})
 
 
+def _histogram(name: str, total: float, count: int, labels: dict[str, str]) -> str:
+    """A histogram of one bucket: its mean is exact, of its quantiles it says nothing."""
+    ends = _rows({f"{name}_sum": total, f"{name}_count": count}, labels)
+    return _rows({f"{name}_bucket": count}, {**labels, "le": "+Inf"}) + ends
+
+
 def _rows(rows: dict[str, float], labels: dict[str, str]) -> str:
     text = ",".join(f'{name}="{value}"' for name, value in labels.items())
     shown = "{" + text + "}" if text else ""
