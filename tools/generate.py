@@ -14,6 +14,7 @@ GENERATORS = (
     "chartgen.py",
     "imagelock.py",
     "docgen.py",
+    "kinddoc.py",
     "metricdoc.py",
     "anchors_from_table20.py",
 )
