@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TAG = "e2e"
 BASE = "docker.io/library/debian:bookworm-slim"
 SUITE = "bookworm"
+ARCHIVES_KEPT = 3
 _TRUST = pathlib.Path("/usr/local/share/ca-certificates")
 _PIP = pathlib.Path("/etc/pip.conf")
 # What Debian's own slim image leaves out.
@@ -122,9 +123,11 @@ def _build(image: Image, archive: pathlib.Path, shown: progress.Progress) -> Non
         else:
             target = f"docker-archive:{made}:{image.reference}"
             _run([*_buildah(), "push", "--quiet", f"localhost/{image.reference}", target], image.name, shown)
-        for older in archive.parent.glob(f"{image.name}-*.tar"):
-            older.unlink()
         made.replace(archive)
+        # Another checkout may use an older one; what is older still is not worth its space.
+        known = sorted(archive.parent.glob(f"{image.name}-*.tar"), key=lambda file: file.stat().st_mtime)
+        for older in known[:-ARCHIVES_KEPT]:
+            older.unlink(missing_ok=True)
         shown.finish(f"built {image.reference}, {archive.stat().st_size / 1e6:.0f} MB")
     finally:
         shutil.rmtree(staging, ignore_errors=True)
