@@ -76,7 +76,9 @@ class _Feed:
         columns[:, loop.LOAD_DRAW] = self._draws.integers(0, 1 << 62, size=requests)
         while len(self._free_sessions) < batch.sessions_count:
             self._free_sessions.extend(state.add_sessions(batch.sessions_count).tolist())
-        sessions = [self._free_sessions.pop() for _ in range(batch.sessions_count)]
+        kept = len(self._free_sessions) - batch.sessions_count
+        sessions = self._free_sessions[kept:][::-1]
+        del self._free_sessions[kept:]
         if len(batch.arena) > 0 and state.block_tokens > 0:
             region = self._region(len(batch.arena))
             arena.place(state.m, region[0], batch.arena)
@@ -130,7 +132,8 @@ def run_kernel(
     while True:
         reason = loop.advance(state.m)
         collector.take()
-        feed.reclaim()
+        if not feed.is_empty:
+            feed.reclaim()
         if progress is not None:
             progress(collector.requests_count, workload.requests_count, int(state.m[f.G_NOW]) / PS_PER_S)
         if reason == f.DONE:
