@@ -30,15 +30,15 @@ class ConfigMap:
         self.client, self.account = client, account
 
     @classmethod
-    def in_cluster(cls, name: str) -> ConfigMap:
+    def in_cluster(cls, name: str, account: Path = ACCOUNT) -> ConfigMap:
         """With the pod's own account. Raises InputError outside a pod."""
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        if not host or not (ACCOUNT / "token").exists():
+        if not host or not (account / "token").exists():
             raise InputError("config-map", name, "be given only inside a pod with a service account")
         host = f"[{host}]" if ":" in host else host
-        verify = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+        verify = ssl.create_default_context(cafile=str(account / "ca.crt"))
         client = httpx.AsyncClient(base_url=f"https://{host}:{port}", verify=verify, timeout=TIMEOUT_S)
-        return cls(name, client)
+        return cls(name, client, account)
 
     async def read(self) -> dict[str, str]:
         """Its data: the answer to an empty patch, which changes nothing and needs no `get`."""

@@ -12,8 +12,12 @@ from typing import Final
 from inferasim_harvester.metrics_page import Sample
 
 SYSFS: Final = Path("/sys")
-VIOLATION: Final = "violation"
-"""Part of the exporter's throttle counters (GPU_VIOLATION_*)."""
+VIOLATION: Final = "gpu_violation_"
+"""Before the cause, in the exporter's names (GPU_VIOLATION_*_RESIDENCY_ACCUMULATED)."""
+_NO_CAUSES: Final = ("current", "low_utilization", "gfx_clock_below_host_limit_total")
+"""The count of all samples, which always grows; idle clocks; a sum of the others (amdsmi_violation_status_t)."""
+UNSUPPORTED: Final = 1.8e19
+"""The largest 64-bit number stands for: not supported (amdsmi)."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,22 @@ def architecture(root: Path = SYSFS) -> str | None:
     return None
 
 
-def violations(samples: Sequence[Sample]) -> float | None:
-    """Sum of the exporter's throttle counters; None without any, or where one is no number."""
-    values = [sample.value for sample in samples if VIOLATION in sample.name.lower()]
-    return sum(values) if values and all(math.isfinite(value) for value in values) else None
+def violations(samples: Sequence[Sample]) -> dict[str, float] | None:
+    """The exporter's throttle counters by cause, summed over GPUs; None without any, or where one is no number.
+
+    Each counts the samples of the power controller in which the cause held the clock down.
+    """
+    found: dict[str, float] = {}
+    for sample in samples:
+        _, marker, cause = sample.name.lower().partition(VIOLATION)
+        if not marker or not cause.endswith("_accumulated") or cause.startswith(_NO_CAUSES):
+            continue
+        if not math.isfinite(sample.value):
+            return None
+        if sample.value < UNSUPPORTED:
+            cause = cause.removesuffix("_accumulated").removesuffix("_residency")
+            found[cause] = found.get(cause, 0.0) + sample.value
+    return found or None
 
 
 def _text(path: Path) -> str | None:

@@ -233,6 +233,6 @@ def parse_report(text: bytes) -> Mapping[str, Any] | None:
     """The engine's JSON report; None when it is none."""
     try:
         report = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return report if isinstance(report, dict) else None

@@ -312,7 +312,7 @@ class Harvest:
             reported_version=version,
         )
 
-    async def _violations(self) -> float | None:
+    async def _violations(self) -> dict[str, float] | None:
         if self.options.gpu_metrics_url is None or not self.is_gpu:
             return None
         url = self.options.gpu_metrics_url

@@ -19,6 +19,8 @@ DRIFT_FLAG, DRIFT_REFUSE = 0.02, 0.05
 """The first decode point measured again at the end (ours: 2 % is the median spread of repeated rows)."""
 IDLE_MEMORY_FRAC: Final = 0.03
 """Memory in use on an idle GPU: driver and firmware take a few hundred MiB."""
+HEAT: Final = ("hot", "thermal")
+"""In the names of causes that are heat; the others are power limits, at which a loaded GPU is no fault."""
 CLOCK_LOW, CLOCK_HIGH = 0.80, 1.005
 """Engine's own end-to-end time over the client's: below 1 by the way through the front end, never above it."""
 CLOCK_RATE, CLOCK_UNCERTAIN = 0.01, 0.05
@@ -255,22 +257,24 @@ def checkpoint_dtype(held: str | None, labelled: str) -> CheckResult:
     return CheckResult("checkpoint-dtype", Verdict.PASS if same else Verdict.REFUSE, detail)
 
 
-def throttling(before: float | None, after: float | None, *, is_gpu: bool) -> CheckResult:
-    """The exporter's violation counters did not move while we measured."""
+def throttling(before: Mapping[str, float] | None, after: Mapping[str, float] | None, *, is_gpu: bool) -> CheckResult:
+    """Nothing held the clocks down while we measured. Heat refuses; a power limit is the node's own, and is flagged."""
+    if not is_gpu:
+        return CheckResult("throttling", Verdict.PASS, "no GPU is measured")
     if before is None or after is None:
-        if not is_gpu:
-            return CheckResult("throttling", Verdict.PASS, "no GPU is measured")
-        told = "stopped answering" if before is not None else "was asked, or it has no throttle counters"
-        return CheckResult(
-            "throttling", Verdict.FLAG, f"{'the' if before is not None else 'no'} metrics exporter {told}"
-        )
-    growth = after - before
-    if growth < 0:
+        told = "the metrics exporter stopped answering" if before is not None else "no metrics exporter answers"
+        return CheckResult("throttling", Verdict.FLAG, f"{told}, or it has no throttle counters")
+    growth = {cause: after[cause] - before.get(cause, 0.0) for cause in sorted(after)}
+    numbers = {cause: count for cause, count in growth.items() if count}
+    if any(count < 0 for count in growth.values()):
         detail = "the exporter's counters ran backwards: it was restarted"
-        return CheckResult("throttling", Verdict.FLAG, detail, {"violations": growth})
-    verdict = Verdict.REFUSE if growth > 0 else Verdict.PASS
-    detail = f"throttle counters grew by {growth:g}" if growth > 0 else "no throttling was counted"
-    return CheckResult("throttling", verdict, detail, {"violations": growth})
+        return CheckResult("throttling", Verdict.FLAG, detail, numbers)
+    if not numbers:
+        return CheckResult("throttling", Verdict.PASS, "no throttling was counted")
+    text = ", ".join(f"{cause} {count:g}" for cause, count in numbers.items())
+    is_hot = any(word in cause for cause in numbers for word in HEAT)
+    detail = f"the clocks were held down: {text}" + ("" if is_hot else "; figures hold for this power limit")
+    return CheckResult("throttling", Verdict.REFUSE if is_hot else Verdict.FLAG, detail[:1900], numbers)
 
 
 def one_partition(found: Sequence[Device], asked: str | None, *, is_gpu: bool) -> tuple[str | None, CheckResult]:

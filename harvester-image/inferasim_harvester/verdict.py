@@ -27,7 +27,7 @@ OUTLIER_FRAC: Final = 0.10
 class Seen:
     """What was looked at once in a harvest, beside the points."""
 
-    violations: tuple[float | None, float | None] = (None, None)
+    violations: tuple[Mapping[str, float] | None, Mapping[str, float] | None] = (None, None)
     """The exporter's throttle counters before and after."""
     client_s_per_event: float = 0.0
     model: str | None = None

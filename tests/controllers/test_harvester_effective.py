@@ -130,13 +130,42 @@ def test_another_partition_is_refused(tmp_path: Path) -> None:
     assert check.numbers["deviceMemoryBytes"] == 309_220_868_096
 
 
-def test_throttle_counters() -> None:
-    page = 'amd_gpu_violation_ppt_residency_accumulated{gpu_id="0"} 5\namd_gpu_clock 2100\n'
-    assert device.violations(parse_page(page)) == 5.0
+EXPORTER = """
+amd_gpu_violation_current_accumulated_counter{gpu_id="0"} 981233
+amd_gpu_violation_ppt_residency_accumulated{gpu_id="0"} 5
+amd_gpu_violation_ppt_residency_accumulated{gpu_id="1"} 7
+amd_gpu_violation_hbm_thermal_residency_accumulated{gpu_id="0"} 0
+amd_gpu_violation_vr_thermal_residency_accumulated{gpu_id="0"} 1.8446744073709552e+19
+amd_gpu_violation_low_utilization_accumulated{gpu_id="0"} 400
+amd_gpu_violation_gfx_clock_below_host_limit_total_accumulated{gpu_id="0"} 12
+amd_gpu_violation_ppt_percentage{gpu_id="0"} 3
+amd_gpu_clock{gpu_id="0"} 2100
+"""
+
+
+def test_throttle_counters_by_cause() -> None:
+    """The count of all samples grows for ever and idle clocks are no throttling (amdsmi_violation_status_t)."""
+    assert device.violations(parse_page(EXPORTER)) == {"ppt": 12.0, "hbm_thermal": 0.0}
     assert device.violations(parse_page("amd_gpu_clock 2100\n")) is None
-    assert live_checks.throttling(5.0, 6.0, is_gpu=True).verdict is Verdict.REFUSE
-    assert live_checks.throttling(5.0, 5.0, is_gpu=True).verdict is Verdict.PASS
-    assert live_checks.throttling(None, None, is_gpu=True).verdict is Verdict.FLAG
+    assert device.violations(parse_page(EXPORTER.replace(" 7", " NaN"))) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ({"ppt": 5.0, "hbm_thermal": 0.0}, {"ppt": 5.0, "hbm_thermal": 0.0}, "pass"),
+        ({"ppt": 5.0}, {"ppt": 9.0}, "flag"),  # at its power limit: slower than another node, not broken
+        ({"hbm_thermal": 0.0}, {"hbm_thermal": 1.0}, "refuse"),
+        ({"ppt": 5.0, "processor_hot": 1.0}, {"ppt": 6.0, "processor_hot": 2.0}, "refuse"),
+        ({}, {"socket_thermal": 3.0}, "refuse"),
+        ({"ppt": 5.0}, {"ppt": 1.0}, "flag"),
+        ({"ppt": 5.0}, None, "flag"),
+        (None, None, "flag"),
+    ],
+)
+def test_throttling(before: dict[str, float] | None, after: dict[str, float] | None, verdict: str) -> None:
+    assert live_checks.throttling(before, after, is_gpu=True).verdict == verdict
+    assert live_checks.throttling(before, after, is_gpu=False).verdict is Verdict.PASS
 
 
 def test_a_stranger_on_the_engine_is_refused() -> None:
