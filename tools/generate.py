@@ -15,6 +15,7 @@ GENERATORS = (
     "imagelock.py",
     "docgen.py",
     "kinddoc.py",
+    "picture.py",
     "metricdoc.py",
     "anchors_from_table20.py",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
@@ -220,6 +221,14 @@ def test_a_plan_without_any_figure_still_has_a_page() -> None:
         {"tier": tier["name"], "limit": "anchor", "detail": "none"} for tier in RESULT["effective"]["tiers"]
     ]
     assert_page(plan.render(empty))
+
+
+def test_the_picture_is_an_image_of_its_own() -> None:
+    root = ElementTree.fromstring(plan.picture(RESULT))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert root.attrib["role"] == "img"
+    assert "Throughput per GPU against speed per user" in root.attrib["aria-label"]
+    assert not any("tabindex" in element.attrib for element in root.iter())
 
 
 def test_a_shared_budget_shows_who_gets_what_and_what_stays_unserved() -> None:

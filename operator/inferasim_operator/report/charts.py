@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from inferasim_operator.report import scale
-from inferasim_operator.report.html import Markup, join, tag
+from inferasim_operator.report.html import CHART_STYLE, Markup, join, tag
 
 WIDTH: Final = 520
 HEIGHT: Final = 380
@@ -80,6 +81,17 @@ def scatter(
     hint = "Point at or focus a mark to read it; the tables below hold every figure."
     readout = tag("output", hint, id=f"{id_}-readout", class_="readout", aria_live="polite")
     return tag("figure", tag("figcaption", title), svg, readout)
+
+
+def standalone(figure: Markup) -> str:
+    """The chart of a figure as an SVG file of its own: with its style, without what only a page can do."""
+    inner = figure[figure.index("<svg ") : figure.index("</svg>") + len("</svg>")]
+    head, body = inner.split(">", 1)
+    head = re.sub(r' (data-readout|class)="[^"]*"', "", head).replace(' role="group"', ' role="img"')
+    body = re.sub(r' (tabindex="-?\d+"|data-point|role="img")', "", body)
+    style = CHART_STYLE.replace(".chart ", "") + "svg { background: var(--ground); }\n"
+    size = f'width="{WIDTH * 3 // 2}" height="{HEIGHT * 3 // 2}"'
+    return f'{head} xmlns="http://www.w3.org/2000/svg" {size}><style>{style}</style>{body}\n'
 
 
 def _axes(x: scale.Scale, y: scale.Scale, x_name: str, y_name: str, number: Callable[[float], str]) -> Markup:

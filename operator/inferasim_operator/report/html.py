@@ -10,7 +10,8 @@ from importlib.resources import files
 from typing import Final
 
 _VOID: Final = frozenset({"meta", "link", "br", "hr"})
-_STYLE: Final = (files(__package__) / "page.css").read_text(encoding="utf-8")
+CHART_STYLE: Final = (files(__package__) / "chart.css").read_text(encoding="utf-8")
+_STYLE: Final = CHART_STYLE + (files(__package__) / "page.css").read_text(encoding="utf-8")
 _SCRIPT: Final = (files(__package__) / "page.js").read_text(encoding="utf-8")
 
 

@@ -257,6 +257,11 @@ def front_chart(result: Document) -> Markup:
     )
 
 
+def picture(result: Document) -> str:
+    """The same as an SVG file of its own, for a page of text."""
+    return charts.standalone(front_chart(result))
+
+
 def _ttft_chart(result: Document, tiers: Mapping[str, Document]) -> Markup:
     points = [
         charts.Point(_row_text(row), max(row["ttftMilliseconds"], 1), row["tokensPerSecondPerGpu"])
