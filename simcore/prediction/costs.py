@@ -106,6 +106,10 @@ def _speculative(cost: StepCost, request: CostRequest, asked: Speculation) -> St
         raise InputError("speculation.acceptedLengthTokens", stated, "lie from 1 to depth + 1 at each depth")
     if sorted(stated) != list(stated):
         raise InputError("speculation.acceptedLengthTokens", stated, "not fall with depth", "L(k) of Eq. 2 is a sum")
+    if asked.drafter is Drafter.MTP and not request.card.mtp_layers_count:
+        raise InputError(
+            "speculation.method", asked.drafter.value, "be another drafter", f"{request.card.name} has no MTP layers"
+        )
     measured = np.asarray(stated)
     committed = extrapolated_tokens(
         measured_tokens=measured, chain_frac=geometric_chain(measured), depth_count=asked.draft_tokens

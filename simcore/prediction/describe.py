@@ -19,6 +19,16 @@ from simcore.prediction.result import METRICS, Prediction, Source
 from simcore.prediction.shapes import Shape
 from simcore.stepcost.step import Step, StepCost
 
+UNMEASURED: Final = frozenset(
+    (
+        "unverified-signature",
+        "card-weights-differ",
+        "modelled-drafter",
+        "acceptance-borrowed",
+        "acceptance-extrapolated",
+    )
+)
+"""Flags of what the anchor does not hold: each widens the interval as one doubling of the width does. Assumed."""
 UNANCHORED_DOUBLINGS: Final = 3.0
 """Assumed distance of a prediction without an anchor: as far as TP1 to TP8, so that its interval says so."""
 QUEUEING_FRAC: Final = 0.05
@@ -93,8 +103,10 @@ class Served:
         measured = [sweep.prompt_tokens for sweep in anchor.decode]
         largest = max(point.batch for sweep in anchor.decode for point in sweep.points)
         batch = self.batch * priced.widths.attention_dp
+        unmeasured = UNMEASURED.intersection(self.flags(outcome))
+        width = max(abs(math.log2(ratio)) for ratio in _width_ratios(layout, priced.widths, anchor))
         return Distance(
-            width_doublings=max(abs(math.log2(ratio)) for ratio in _width_ratios(layout, priced.widths, anchor)),
+            width_doublings=max(width, float(len(unmeasured))),
             stage_doublings=math.log2(layout.pipeline_parallel),
             prompt_doublings=min(abs(math.log2(self.prompt_tokens / length)) for length in measured),
             batch_doublings=max(0.0, math.log2(batch / largest)),

@@ -254,7 +254,7 @@ def _overrides(given: ScenarioInput, engine: case.EngineInput) -> Overrides:
         link = tier.link_gigabytes_per_second
         offload = KvOffload(round(tier.host_gibibytes * GIB), None if link is None else link * 1e9)
     return Overrides(
-        kv_dtype=given.kv_dtype,
+        kv_dtype=None if given.kv_dtype == "auto" else given.kv_dtype,  # the checkpoint's, or as the anchor ran
         memory_frac=given.memory_fraction,
         block_tokens=given.block_size if given.block_size > 1 else None,
         max_running_requests=given.max_running_requests,
