@@ -19,9 +19,11 @@ import httpx
 from inferasim_harvester import launch
 from inferasim_harvester.configmap import ConfigMap
 from inferasim_harvester.errors import HarvestError
-from inferasim_harvester.harvest import Harvest, Options, failure_text, open_session, result_text
+from inferasim_harvester.harvest import Harvest, open_session
+from inferasim_harvester.options import Options
 from inferasim_harvester.probe import closed_loop
 from inferasim_harvester.progress import RESULT_FILE, Progress
+from inferasim_harvester.results import failure_text, result_text
 from inferasim_harvester.spec import HarvestSpec, load_spec
 from inferasim_harvester.store import FILE as POINTS_FILE
 from inferasim_harvester.store import Points

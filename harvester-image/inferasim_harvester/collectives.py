@@ -12,8 +12,13 @@ from typing import Any, Final
 import numpy as np
 
 from inferasim_harvester.engine_process import EngineProcess
-from inferasim_harvester.errors import MeasurementFailedError
+from inferasim_harvester.errors import HarvestError, MeasurementFailedError
 from inferasim_harvester.estimates import fit_line
+from inferasim_harvester.options import Options
+from inferasim_harvester.plan import COLLECTIVES
+from inferasim_harvester.progress import Progress
+from inferasim_harvester.spec import HarvestSpec
+from inferasim_harvester.store import Points
 from simcore.anchors.checks import CheckResult, Verdict
 from simcore.errors import DomainError
 from simcore.laws.collectives import Collective, Tier, link, message_time
@@ -69,6 +74,25 @@ async def measure(ranks: int, folder: Path, port: int, *, largest_bytes: int | N
         raise MeasurementFailedError(f"the collective benchmark wrote no points: {error}") from error
     made.unlink()
     return {**record, "fits": fits(points_of(record))}
+
+
+async def phase(spec: HarvestSpec, points: Points, progress: Progress, options: Options) -> list[CheckResult]:
+    """Where the spec asks: measures, keeps, judges. A record among the points is not made again by another pod."""
+    if spec.sweeps.collectives != "Enabled":
+        return []
+    if options.engine_url is not None:
+        return [CheckResult("collectives", Verdict.FLAG, "not measured: the engine ran before us")]
+    record = points.records.get(COLLECTIVES)
+    if record is None:
+        await progress.say("measuring collectives", "Collectives")
+        try:
+            ranks = spec.layout.tensor_parallel * spec.layout.data_parallel
+            record = await measure(ranks, progress.folder, options.port)
+        except HarvestError as error:
+            return [CheckResult("collectives", Verdict.FLAG, f"not measured: {error}"[:1900])]
+        points.add(COLLECTIVES, record)
+    await progress.keep(FILE, json.dumps(record, sort_keys=True))
+    return [check(record, spec.accelerator.product)]
 
 
 def points_of(record: dict[str, Any]) -> list[Point]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -32,11 +29,12 @@ from inferasim_harvester.errors import (
     MeasurementFailedError,
     RequestFailedError,
 )
-from inferasim_harvester.measure import Precision, measure_decode, measure_packed, measure_prefill
-from inferasim_harvester.metrics_page import Counters, Sample, counters, difference, parse_page
+from inferasim_harvester.measure import measure_decode, measure_packed, measure_prefill
+from inferasim_harvester.metrics_page import Counters, Sample, counters, difference, parse_page, requests_by_rank
+from inferasim_harvester.options import Options
 from inferasim_harvester.output import recall_frac
 from inferasim_harvester.overhead import client_s_per_event
-from inferasim_harvester.plan import CLOCKS, COLLECTIVES, DRIFT, Point
+from inferasim_harvester.plan import CLOCKS, DRIFT, Point
 from inferasim_harvester.progress import ANCHOR_FILE, Progress
 from inferasim_harvester.prompts import Prompts
 from inferasim_harvester.session import Session
@@ -45,7 +43,7 @@ from inferasim_harvester.store import Points
 from inferasim_harvester.streams import dialect_of
 from inferasim_harvester.verdict import Seen, all_checks
 from inferasim_harvester.wire import Address, Client
-from simcore.anchors.checks import CheckResult, Verdict, worst
+from simcore.anchors.checks import CheckResult, worst
 from simcore.anchors.schema import Anchor
 from simcore.cards.accelerator import is_cpu
 from simcore.cards.layout import Engine
@@ -62,22 +60,6 @@ _REPORT_PATHS: Final = {
 _MARKERS: Final = {Engine.VLLM: "vllm", Engine.SGLANG: "sglang", Engine.ATOM: "atom.entrypoints"}
 
 
-@dataclass(frozen=True)
-class Options:
-    """How the harvest runs; none of it changes what is measured, except the precision."""
-
-    engine_url: str | None = None
-    gpu_metrics_url: str | None = None
-    node: str | None = None
-    start_timeout_s: float = 3600.0
-    stall_s: float = 120.0
-    port: int = 8000
-    decode: Precision = field(default_factory=Precision)
-    prefill: Precision = field(default_factory=lambda: Precision(target_frac=0.003, minimum=10, maximum=40))
-    client_command: str = "python -m inferasim_harvester run"
-    sysfs: Path = device.SYSFS
-
-
 @dataclass
 class Harvest:
     """The state of one harvest."""
@@ -92,13 +74,15 @@ class Harvest:
     async def run(self) -> tuple[Anchor, tuple[CheckResult, ...]]:
         """Measures and writes the anchor. Raises HarvestError or InputError; always ends an engine that it started."""
         self.weights_dtype = self._weights_dtype()
+        if self.spec.sweeps.expert_routing is not None:  # refused now, not after the sweeps
+            routing.read_prompts(self.spec.sweeps.expert_routing.prompts_path)
         todo = plan.points_of(self.spec)
         self.progress.total = len(todo)
         self._count(todo)
         before = device.devices(self.options.sysfs)
         extra: list[CheckResult] = []
         try:
-            extra += await self._collectives()
+            extra += await collectives.phase(self.spec, self.points, self.progress, self.options)
             await self._start()
             session = await self._ready()
             effective = await self._effective()
@@ -122,7 +106,7 @@ class Harvest:
             self._keep_clocks(started, await self._clocks())
             violations = (throttled, await self._violations())
             await self._decode_only([point for point in todo if point.is_filled], effective)
-            extra += await self._routing()
+            extra += await routing.phase(self.spec, self.progress, self.options, self._again, self._post)
             anchor, checks = all_checks(
                 self.spec,
                 self.points.records,
@@ -211,24 +195,6 @@ class Harvest:
         await self._start(more, variables)
         return await self._ready()
 
-    async def _collectives(self) -> list[CheckResult]:
-        """Before the engine takes the GPUs; kept beside the points, so that another pod does not repeat it."""
-        if self.spec.sweeps.collectives != "Enabled":
-            return []
-        if self.options.engine_url is not None:
-            return [CheckResult("collectives", Verdict.FLAG, "not measured: the engine ran before us")]
-        record = self.points.records.get(COLLECTIVES)
-        if record is None:
-            ranks = self.spec.layout.tensor_parallel * self.spec.layout.data_parallel
-            await self.progress.say("measuring collectives", "Collectives")
-            try:
-                record = await collectives.measure(ranks, self.progress.folder, self.options.port)
-            except MeasurementFailedError as error:
-                return [CheckResult("collectives", Verdict.FLAG, f"not measured: {error}"[:1900])]
-            self.points.add(COLLECTIVES, record)
-        await self.progress.keep(collectives.FILE, json.dumps(record, sort_keys=True))
-        return [collectives.check(record, self.spec.accelerator.product)]
-
     async def _decode_only(self, todo: Sequence[Point], effective: Effective) -> None:
         """The second prompt length, on an engine that fills its KV cache instead of computing the prompts."""
         if not any(point.name not in self.points for point in todo):
@@ -238,31 +204,15 @@ class Harvest:
                 self.points.add(point.name, {"unmeasured": "an engine that runs already cannot be started again"})
             return
         await self.progress.say("starting the engine without prefill", "Starting")
-        session = await self._again(launch.decode_only_arguments(self.spec))
-        await session.wave("warm/filled", todo[-1].count, todo[-1].length, 4)
-        session.take_tally()
-        await self._sweep(session, todo, effective)
-
-    async def _routing(self) -> list[CheckResult]:
-        """Expert routing on the texts that the spec names."""
-        wanted = self.spec.sweeps.expert_routing
-        if wanted is None:
-            return []
-        if self.options.engine_url is not None:
-            return [CheckResult("expert-routing", Verdict.FLAG, "not recorded: the engine ran before us")]
-        folder = self.progress.folder
-        if not (folder / routing.TABLE_FILE).exists():
-            await self.progress.say("recording expert routing", "Routing")
-            dumps = routing.empty(folder / "routing")
-            session = await self._again(*launch.routing_recorder(self.spec, str(dumps)))
-            prompts = routing.read_prompts(wanted.prompts_path)
-            try:
-                found = await routing.record(session, prompts, wanted.output_tokens, dumps, self._post)
-            except MeasurementFailedError as error:
-                return [CheckResult("expert-routing", Verdict.FLAG, f"not recorded: {error}"[:1900])]
-            (folder / routing.RECORDING_FILE).write_bytes(found.npz)
-            await self.progress.keep(routing.TABLE_FILE, found.text)
-        return [CheckResult("expert-routing", Verdict.PASS, f"recorded; {routing.TABLE_FILE} holds the table")]
+        try:
+            session = await self._again(launch.decode_only_arguments(self.spec))
+            await session.wave("warm/filled", todo[-1].count, todo[-1].length, 4)
+            session.take_tally()
+            await self._sweep(session, todo, effective)
+        except HarvestError as error:  # what the first engine gave stays an anchor
+            for point in todo:
+                if point.name not in self.points:
+                    self.points.add(point.name, {"unmeasured": str(error)[:500]})
 
     async def _post(self, path: str) -> None:
         (answer,) = await self.client.post(path, [b""])
@@ -354,9 +304,11 @@ class Harvest:
     async def _counted(self, session: Session, point: Point, effective: Effective) -> dict[str, Any]:
         """One point's record, with its tally and the engine's counters over it."""
         engine = self.spec.engine.name
-        before = counters(engine, await self._page())
+        page = await self._page()
+        before, ranks = counters(engine, page), requests_by_rank(engine, page)
         record = await self._measure(session, point, effective)
-        after = await self._settled(engine, before, session.tally.requests)
+        page = await self._settled(engine, before, session.tally.requests)
+        after, ranks_after = counters(engine, page), requests_by_rank(engine, page)
         tally = session.take_tally()
         grown = {name: difference(value, getattr(before, name)) for name, value in asdict(after).items()}
         served = round(tally.served_prompt_tokens / tally.requests) if tally.requests else point.length
@@ -364,17 +316,18 @@ class Harvest:
             record["servedTokens"] = served
         if point.is_filled:
             record["isFilled"] = True
-        return {**record, "tally": asdict(tally), "counters": grown}
+        by_rank = {rank: count - ranks.get(rank, 0.0) for rank, count in ranks_after.items()}
+        return {**record, "tally": asdict(tally), "counters": grown, "requestsByRank": by_rank}
 
-    async def _settled(self, engine: Engine, before: Counters, requests: int) -> Counters:
-        """The counters once the engine has booked our last requests; engines book a moment after the last byte."""
+    async def _settled(self, engine: Engine, before: Counters, requests: int) -> list[Sample]:
+        """The metrics page once the engine has booked our last requests; engines book a moment after the last byte."""
         for _ in range(5):
-            after = counters(engine, await self._page())
-            booked = difference(after.requests, before.requests)
+            page = await self._page()
+            booked = difference(counters(engine, page).requests, before.requests)
             if booked is None or booked >= requests:
                 break
             await asyncio.sleep(0.2)
-        return after
+        return page
 
     async def _measure(self, session: Session, point: Point, effective: Effective) -> dict[str, Any]:
         budget, longest = effective.token_budget, effective.step_tokens
@@ -463,35 +416,3 @@ async def open_session(spec: HarvestSpec, client: Client) -> Session:
         # Without a tokenizer the engine can only answer in token ids.
         not any("--skip-tokenizer-init" in argument for argument in spec.engine.extra_args),
     )
-
-
-def result_text(digest: str, anchor: Anchor, checks: tuple[CheckResult, ...], points_total: int) -> str:
-    """result.json of a harvest that wrote its anchor."""
-    verdict = worst(checks).value
-    return _result(
-        digest,
-        outcome="Succeeded",
-        reason="Measured",
-        message=f"{points_total} points, verdict {verdict}",
-        verdict=verdict,
-        anchorDigest=anchor.digest(),
-        checks=[
-            {"name": c.name, "verdict": c.verdict.value, "detail": c.detail, "numbers": _finite(dict(c.numbers))}
-            for c in checks
-        ],
-        logTail="",
-    )
-
-
-def failure_text(digest: str, reason: str, message: str, log_tail: str) -> str:
-    """result.json of a harvest that failed."""
-    return _result(digest, outcome="Failed", reason=reason, message=message[:2000], checks=[], logTail=log_tail)
-
-
-def _result(digest: str, **record: Any) -> str:
-    plain = {"schema": "inferasim.dev/harvest-result/v1", "specDigest": digest, **record}
-    return json.dumps(plain, sort_keys=True, indent=2, allow_nan=False) + "\n"
-
-
-def _finite(numbers: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in numbers.items() if math.isfinite(value)}

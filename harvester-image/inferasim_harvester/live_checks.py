@@ -31,6 +31,8 @@ CHUNK_PASS, CHUNK_FLAG = 0.02, 0.5
 """Tokens per chunk beside 1 without speculation (ours: front ends gather a few; two a chunk is something else)."""
 STALL_FLAG: Final = 0.10
 """Mean gap over median gap, minus 1 (ours)."""
+BALANCE_FLAG: Final = 0.05
+"""Excess of the fullest attention-DP rank over its share (ours)."""
 COALESCED_FLAG: Final = 0.05
 """Share of coalesced chunks above which the median gap is not used (ours)."""
 MEMORY_TOLERANCE: Final = 0.10
@@ -303,6 +305,23 @@ def acceptance(speculates: bool, forced: float | None, measured: float) -> Check
     off = abs(measured / forced - 1.0)
     verdict = Verdict.PASS if off <= 0.05 else Verdict.REFUSE
     return CheckResult("acceptance", verdict, f"forced to {forced:g}, measured {measured:.2f} per step", numbers)
+
+
+def rank_balance(points: Mapping[str, Mapping[str, float]], ranks: int) -> CheckResult:
+    """Attention-DP ranks got equal shares: the fullest rank's step is everyone's, so an uneven wave is a larger batch.
+
+    `points` are decode points of at least one request a rank, with the requests that each rank finished.
+    """
+    if ranks == 1:
+        return CheckResult("rank-balance", Verdict.PASS, "one rank serves every request")
+    known = {name: counts for name, counts in points.items() if len(counts) == ranks and sum(counts.values()) > 0}
+    if not known:
+        return CheckResult("rank-balance", Verdict.FLAG, "unchecked: the engine does not count requests by rank")
+    excess = {name: max(counts.values()) * ranks / sum(counts.values()) - 1.0 for name, counts in known.items()}
+    worst = max(sorted(excess), key=lambda name: excess[name])
+    verdict = Verdict.PASS if excess[worst] <= BALANCE_FLAG else Verdict.FLAG
+    detail = f"the fullest of {ranks} ranks had {excess[worst]:.0%} more than its share at {worst}"
+    return CheckResult("rank-balance", verdict, detail, {"excess": excess[worst]})
 
 
 def unmeasured(missing: Mapping[str, str]) -> CheckResult:

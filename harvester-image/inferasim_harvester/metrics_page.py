@@ -97,6 +97,10 @@ NAMES: Final = {
 """Sources: vllm/v1/metrics/loggers.py 0.33, sglang/srt/observability/metrics_collector.py 0.5.23, ATOM metrics.py."""
 
 
+RANK_LABELS: Final = {Engine.VLLM: "engine", Engine.SGLANG: "dp_rank"}
+"""The label that tells attention-DP ranks apart."""
+
+
 @dataclass(frozen=True)
 class Counters:
     """The counters that checks compare before and after; None where the engine does not print them."""
@@ -118,6 +122,16 @@ def counters(engine: Engine, samples: Sequence[Sample]) -> Counters:
         total(samples, names.e2e_sum),
         total(samples, names.e2e_count),
     )
+
+
+def requests_by_rank(engine: Engine, samples: Sequence[Sample]) -> dict[str, float]:
+    """Finished requests of every attention-DP rank that the page tells apart; empty where it does not."""
+    found: dict[str, float] = {}
+    for sample in samples:
+        rank = sample.labels.get(RANK_LABELS.get(engine, ""))
+        if rank is not None and sample.name in NAMES[engine].e2e_count and math.isfinite(sample.value):
+            found[rank] = found.get(rank, 0.0) + sample.value
+    return found
 
 
 def difference(after: float | None, before: float | None) -> float | None:

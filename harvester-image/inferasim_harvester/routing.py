@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from inferasim_harvester import launch
 from inferasim_harvester.engine_process import EngineProcess
-from inferasim_harvester.errors import MeasurementFailedError
+from inferasim_harvester.errors import HarvestError, MeasurementFailedError
+from inferasim_harvester.options import Options
+from inferasim_harvester.progress import Progress
 from inferasim_harvester.session import Session
+from inferasim_harvester.spec import HarvestSpec
+from simcore.anchors.checks import CheckResult, Verdict
 from simcore.errors import InputError
 from simcore.laws.routing_files import read_recording, write_npz, write_table
 from simcore.laws.routing_replay import ExpertLoad, Phase, RoutingRecording, replay
@@ -33,7 +38,10 @@ WIDTHS: Final = (2, 4, 8, 16, 32, 64)
 SAMPLES: Final = 200
 LARGEST_PREFILL_TOKENS: Final = 8192
 
+CHECK: Final = "expert-routing"
 Post = Callable[[str], Awaitable[None]]
+Again = Callable[[Sequence[str], Mapping[str, str]], Awaitable[Session]]
+"""Starts the engine once more, with more arguments and variables."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,27 @@ def read_prompts(path: str) -> list[str]:
     if not prompts:
         raise InputError("expertRouting.promptsPath", path, "hold a prompt in each line")
     return prompts
+
+
+async def phase(spec: HarvestSpec, progress: Progress, options: Options, again: Again, post: Post) -> list[CheckResult]:
+    """Where the spec asks: starts the engine once more with its recorder, serves the texts, keeps what came of it."""
+    wanted = spec.sweeps.expert_routing
+    if wanted is None:
+        return []
+    if options.engine_url is not None:
+        return [CheckResult(CHECK, Verdict.FLAG, "not recorded: the engine ran before us")]
+    if not (progress.folder / TABLE_FILE).exists():
+        await progress.say("recording expert routing", "Routing")
+        dumps = empty(progress.folder / "routing")
+        prompts = read_prompts(wanted.prompts_path)
+        try:
+            session = await again(*launch.routing_recorder(spec, str(dumps)))
+            found = await record(session, prompts, wanted.output_tokens, dumps, post)
+        except HarvestError as error:
+            return [CheckResult(CHECK, Verdict.FLAG, f"not recorded: {error}"[:1900])]
+        (progress.folder / RECORDING_FILE).write_bytes(found.npz)
+        await progress.keep(TABLE_FILE, found.text)
+    return [CheckResult(CHECK, Verdict.PASS, f"recorded; {TABLE_FILE} holds the table")]
 
 
 async def record(session: Session, prompts: list[str], output_tokens: int, folder: Path, post: Post) -> Recorded:

@@ -82,6 +82,7 @@ def all_checks(
         live_checks.host_time(figures.separated, len(figures.lengths)),
         _acceptance(spec, records),
         _client(records, seen.client_s_per_event),
+        live_checks.rank_balance(_ranks(spec, records), spec.attention_ranks),
         *seen.extra,
         live_checks.unmeasured({name: r["unmeasured"] for name, r in records.items() if "unmeasured" in r}),
     ]
@@ -208,6 +209,15 @@ def _coalesced(records: Records) -> CheckResult:
     points = assemble.measured(records, "decode")
     name = max(points, key=lambda key: points[key]["coalescedFrac"])
     return live_checks.coalesced(points[name]["coalescedFrac"], name)
+
+
+def _ranks(spec: HarvestSpec, records: Records) -> dict[str, Mapping[str, float]]:
+    """Requests by rank of the decode points that have one for every rank."""
+    return {
+        name: record.get("requestsByRank", {})
+        for name, record in assemble.measured(records, "decode").items()
+        if int(name.split("/")[2]) % spec.attention_ranks == 0
+    }
 
 
 def _token_chunks(spec: HarvestSpec, records: Records) -> CheckResult:

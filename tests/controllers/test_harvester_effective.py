@@ -9,7 +9,7 @@ import pytest
 from inferasim_harvester import device, engine_process, live_checks
 from inferasim_harvester.device import Device
 from inferasim_harvester.effective import comparable, read_effective
-from inferasim_harvester.metrics_page import counters, parse_page, total
+from inferasim_harvester.metrics_page import counters, parse_page, requests_by_rank, total
 from simcore.anchors.checks import Verdict, effective_configuration
 from simcore.cards.layout import Engine
 
@@ -185,6 +185,27 @@ def test_command_lines_of_a_session(tmp_path: Path) -> None:
     assert lines[0] == ["sh", "wrap.sh"]
     assert engine_process.longest_command_line(lines, ["vllm", "--port=8000"]) == ["python", "--port=8000", "-tp", "2"]
     assert engine_process.longest_command_line([["x"]], ["vllm", "--port=8000"]) is None
+
+
+def test_requests_by_rank() -> None:
+    name = "vllm:e2e_request_latency_seconds_count"
+    page = f'{name}{{engine="0",model_name="m"}} 12\n{name}{{engine="1",model_name="m"}} 4\n'
+    assert requests_by_rank(Engine.VLLM, parse_page(page)) == {"0": 12.0, "1": 4.0}
+    assert requests_by_rank(Engine.ATOM, parse_page(page)) == {}
+
+
+@pytest.mark.parametrize(
+    ("counts", "ranks", "verdict"),
+    [
+        ({"0": 16.0, "1": 16.0}, 2, "pass"),
+        ({"0": 20.0, "1": 12.0}, 2, "flag"),  # 25 % more than its share
+        ({"0": 32.0}, 2, "flag"),  # one rank cannot be told from the other
+        ({}, 8, "flag"),
+        ({}, 1, "pass"),
+    ],
+)
+def test_ranks_share_a_wave_evenly(counts: dict[str, float], ranks: int, verdict: str) -> None:
+    assert live_checks.rank_balance({"decode/64/8": counts}, ranks).verdict == verdict
 
 
 GIB = 1 << 30

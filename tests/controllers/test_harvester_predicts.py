@@ -10,8 +10,9 @@ import pytest
 from inferasim_harvester.emulator import trial, virtual
 from inferasim_harvester.emulator.law import Faults, StepLaw
 from inferasim_harvester.emulator.server import Emulator
-from inferasim_harvester.harvest import Options, open_session
+from inferasim_harvester.harvest import open_session
 from inferasim_harvester.measure import Precision
+from inferasim_harvester.options import Options
 from inferasim_harvester.probe import Probe, closed_loop
 from inferasim_harvester.spec import HarvestSpec, parse_spec
 from inferasim_harvester.wire import Address, Client

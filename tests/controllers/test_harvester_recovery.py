@@ -10,8 +10,8 @@ import pytest
 from inferasim_harvester.emulator import trial
 from inferasim_harvester.emulator.law import Faults, StepLaw
 from inferasim_harvester.emulator.server import Emulator
-from inferasim_harvester.harvest import Options
 from inferasim_harvester.measure import Precision
+from inferasim_harvester.options import Options
 from inferasim_harvester.spec import HarvestSpec, parse_spec
 from simcore.cards.layout import Engine
 

@@ -13,8 +13,8 @@ from inferasim_harvester.__main__ import measure
 from inferasim_harvester.emulator import trial, virtual
 from inferasim_harvester.emulator.law import Faults
 from inferasim_harvester.emulator.server import Emulator
-from inferasim_harvester.harvest import Options
 from inferasim_harvester.measure import Precision
+from inferasim_harvester.options import Options
 from inferasim_harvester.plan import points_of
 from inferasim_harvester.progress import Progress
 from inferasim_harvester.spec import HarvestSpec, parse_spec

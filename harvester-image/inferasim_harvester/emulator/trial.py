@@ -12,7 +12,7 @@ from typing import Any
 from inferasim_harvester.__main__ import measure
 from inferasim_harvester.emulator import virtual
 from inferasim_harvester.emulator.server import Emulator
-from inferasim_harvester.harvest import Options
+from inferasim_harvester.options import Options
 from inferasim_harvester.progress import ANCHOR_FILE, RESULT_FILE, Progress
 from inferasim_harvester.spec import HarvestSpec
 from inferasim_harvester.store import Points
