@@ -56,8 +56,8 @@ e2e: setup ## Scenarios with the built images on a real cluster: of this machine
 harvest-cpu: setup ## Harvest a real vLLM on this machine's CPU and predict from it (installs vLLM on first use)
 	$(PY) -m e2e.harvest_cpu
 
-bench: setup ## Speed, as ratios against the reference implementations in the same run
-	$(PY) -m bench
+bench: setup ## Speed, as ratios against the reference implementations in the same run (PEERS=1: others' programs too)
+	$(PY) -m bench $(if $(PEERS),--peers)
 
 accuracy: setup ## Validate on every corpus at hand, write docs/generated/accuracy.md, compare with the floors
 	$(PY) tools/accuracy.py
