@@ -339,7 +339,8 @@ def _format(dtype: str) -> str:
 
 
 def _folded(text: str) -> str:
-    return text.strip().lower().replace("_", "-")
+    """Case, `_` for `-` and the `v` before a version apart."""
+    return re.sub(r"^v(?=\d)", "", text.strip().lower().replace("_", "-"))
 
 
 def _mode(capture: GraphCapture | None) -> str | None:

@@ -111,6 +111,7 @@ class Served:
             prompt_doublings=min(abs(math.log2(self.prompt_tokens / length)) for length in measured),
             batch_doublings=max(0.0, math.log2(batch / largest)),
             is_queueing=is_queueing,
+            residual_frac=_residuals(anchor),
         )
 
     def decode_step(self) -> dict[str, Any]:
@@ -123,6 +124,12 @@ class Served:
         """One prompt's prefill, seconds by law."""
         seconds, parts = self.priced.cost.price(Step.of(chunks=[(0, self.prompt_tokens)]))
         return {"promptTokens": self.prompt_tokens, "seconds": seconds, "parts": dict(parts)}
+
+
+def _residuals(anchor: Anchor) -> dict[str, float]:
+    """How well an anchor that was not harvested gives back what it was made from; prefill's counts for TTFT."""
+    kept = anchor.provenance.residuals
+    return {**kept, "ttft": kept["prefill"]} if "prefill" in kept else dict(kept)
 
 
 def _width_ratios(layout: Layout, widths: ResolvedLayout, anchor: Anchor) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simcore.validate.corpus import CorpusRow
 
@@ -63,8 +63,20 @@ class Cell:
     is_drawn: bool
     running: float
     """Requests that decode at once."""
-    is_saturated: bool
-    """Clients wait for a place in the batch: the row tells the capacity, not the step at `clients`."""
+    is_waiting: bool
+    """TTFT is more than prefills: the row tells neither a prefill nor the step at `clients`."""
+    is_outheld: bool = False
+    """Another cell runs as many requests and tokens without waiting: this one does not wait for a place."""
+
+    @property
+    def is_saturated(self) -> bool:
+        """Clients wait for a place in the batch: the row tells the capacity."""
+        return self.is_waiting and not self.is_outheld
+
+    @property
+    def held_tokens(self) -> float:
+        """KV tokens of all clients at once."""
+        return self.clients * self.context_tokens
 
     @property
     def request_s(self) -> float:
@@ -160,7 +172,14 @@ def cells_of(
         for clients in sorted(count for other, count in groups if other == shape):
             before = _cell(shape, clients, groups[shape, clients], lengths[shape], (pool_tokens, prefill_s), before)
             cells.append(before)
-    return tuple(cells)
+    return tuple(replace(cell, is_outheld=_is_outheld(cell, cells)) for cell in cells)
+
+
+def _is_outheld(cell: Cell, cells: Sequence[Cell]) -> bool:
+    return any(
+        not other.is_waiting and other.clients >= cell.clients and other.held_tokens >= cell.held_tokens
+        for other in cells
+    )
 
 
 def _cell(
@@ -178,17 +197,17 @@ def _cell(
     decode_s = (output_tokens - 1.0) * tpot_s
     held_tokens = clients * (shape[0] * lengths.mean_factor + output_tokens / 2.0)
     pool_tokens, prefill_s = limits
-    saturated = False
+    waiting = False
     if ttft_s is not None and ttft_s > CAPACITY_WAIT_FRAC * decode_s:
-        saturated = held_tokens > POOL_DOUBT_FRAC * pool_tokens
+        waiting = held_tokens > POOL_DOUBT_FRAC * pool_tokens
         if prefill_s is not None:
-            saturated |= ttft_s > PREFILL_WAIT_FACTOR * clients * prefill_s(shape[0] * lengths.mean_factor)
+            waiting |= ttft_s > PREFILL_WAIT_FACTOR * clients * prefill_s(shape[0] * lengths.mean_factor)
     if before is not None and ttft_s is not None and before.ttft_s is not None:
         grown_s = before.ttft_s * clients / before.clients
-        waits = ttft_s > WAIT_JUMP_FACTOR * grown_s and ttft_s > WAIT_SHARE_FRAC * decode_s
-        saturated = saturated or before.is_saturated or (waits and tpot_s < before.tpot_s * clients / before.clients)
+        jumps = ttft_s > WAIT_JUMP_FACTOR * grown_s and ttft_s > WAIT_SHARE_FRAC * decode_s
+        waiting = waiting or before.is_waiting or (jumps and tpot_s < before.tpot_s * clients / before.clients)
     running = float(clients)
-    if saturated and ttft_s is not None:
+    if waiting and ttft_s is not None:
         running = clients * decode_s / (ttft_s + decode_s)
     return Cell(
         shape,
@@ -199,5 +218,5 @@ def _cell(
         tpot_s,
         lengths.is_drawn,
         running,
-        saturated,
+        waiting,
     )

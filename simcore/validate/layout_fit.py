@@ -135,7 +135,7 @@ class FittedLayout:
         timed = [
             (cell, waits)
             for cell, waits in zip(self.cells, self.cell_waits, strict=True)
-            if cell.ttft_s is not None and not cell.is_saturated
+            if cell.ttft_s is not None and not cell.is_waiting
         ]
         mine = [(cell, waits) for cell, waits in timed if cell.shape == shape]
         scale = CLIENTS_SCALE if mine else OTHER_SHAPE_CLIENTS_SCALE
@@ -241,7 +241,7 @@ def fit_layout(
         return _fit_without_card(cells, cell_waits)
     prior = prior_prefill(features, calibration)
     kv_prior = 1.0 / (calibration.kv_bandwidth_frac * features.hbm_bytes_per_s)
-    free = [cell for cell in cells if not cell.is_saturated]
+    free = [cell for cell in cells if not cell.is_waiting]
     timed = [cell for cell in free if cell.ttft_s is not None]
     groups, runs = _same_batch(free), _same_shape(free)
     table = _Table.of(cells, features)
@@ -336,7 +336,7 @@ class _Table:
             ),
             gaps,
             np.array([cell.request_s for cell in cells]),
-            np.array([cell.is_saturated for cell in cells]),
+            np.array([cell.is_waiting for cell in cells]),
             gaps * np.array([cell.tpot_s for cell in cells]),
             tuple(cell.context_tokens for cell in cells),
         )
@@ -389,7 +389,7 @@ def _same_shape(cells: list[Cell]) -> list[list[Cell]]:
 
 def _fit_without_card(cells: tuple[Cell, ...], cell_waits: Floats) -> FittedLayout:
     """TTFT in proportion to the prompt, steps as measured: all that rows alone say."""
-    timed = [cell for cell in cells if cell.ttft_s is not None and not cell.is_saturated]
+    timed = [cell for cell in cells if cell.ttft_s is not None and not cell.is_waiting]
     per_token = min(
         (
             (cell.ttft_s or 0.0) / cell.prompt_tokens / waits

@@ -142,7 +142,7 @@ def _fit_simulated(
 
 
 def _cell_waits(fitted: FittedLayout, cell: Cell, engine: str, lengths: Lengths) -> float:
-    if cell.ttft_s is None or cell.is_saturated:
+    if cell.ttft_s is None or cell.is_waiting:
         return 1.0  # never read
     features = fitted.features
     return simulated_waits(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simcore.errors import FormatError, InputError
+from simcore.validate.cells import cells_of, lengths_by_shape
 from simcore.validate.corpus import Role, parse_corpus
 from simcore.validate.evaluate import evaluate
 
@@ -114,3 +115,16 @@ def test_a_series_mixes_no_stacks() -> None:
     other = GOOD.replace("anchor", "target").replace("SGLang", "VLLM")
     with pytest.raises(InputError, match="engine"):
         evaluate(parse_corpus(_text(GOOD, other)))
+
+
+def test_a_wait_that_a_larger_batch_does_not_know_is_no_capacity() -> None:
+    """Eight clients at 200 tokens wait long (a cold start), 64 at 2,048 do not: no queue for a place, yet no step."""
+    rows = [GOOD.replace(",16,185,5.03,3071", f",{clients},{ttft},5.0,") for clients, ttft in ((8, 90), (64, 400))]
+    cold = GOOD.replace(",1024,1024,,16,185,5.03,3071", ",100,100,,8,900,5.0,")
+    full = GOOD.replace(",1024,1024,,16,185,5.03,3071", ",1024,1024,,256,9000,5.5,")
+    rows_read = parse_corpus(_text(*rows, cold, full))
+    cells = cells_of(rows_read, lengths_by_shape(rows_read), prefill_s=lambda tokens: 1e-5 * tokens)
+    found = {(cell.prompt_tokens, cell.clients): cell for cell in cells}
+    assert (found[100, 8].is_waiting, found[100, 8].is_saturated) == (True, False)
+    assert (found[1024, 64].is_waiting, found[1024, 256].is_saturated) == (False, True)
+    assert found[100, 8].running == pytest.approx(8 * 0.495 / (0.9 + 0.495)), "Little's law, whatever they wait for"

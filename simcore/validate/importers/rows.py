@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -124,7 +125,10 @@ def load_of(
 
     Raises FormatError when neither is known.
     """
-    in_flight = max(round(achieved_requests_per_s * mean_request_s), 1)
+    mean_in_flight = achieved_requests_per_s * mean_request_s
+    if not math.isfinite(mean_in_flight):
+        raise FormatError(where, None, "duration", mean_in_flight, "be long enough for a request rate to follow")
+    in_flight = max(round(mean_in_flight), 1)
     if requested_requests_per_s is None:
         if cap is None:
             raise FormatError(where, None, "max_concurrency", None, "be given when the request rate is unlimited")
