@@ -123,6 +123,7 @@ class Harvest:
                         recall,
                         str(effective.settings.get("kvDtype", self.spec.signature.kv_dtype)),
                         real_weights=self.spec.model.weights == "Real",
+                        is_forced=self._is_acceptance_forced(),
                     ),
                 ),
             )
@@ -139,6 +140,10 @@ class Harvest:
     def is_gpu(self) -> bool:
         """Whether a GPU is measured."""
         return not is_cpu(self.spec.accelerator.product)
+
+    def _is_acceptance_forced(self) -> bool:
+        speculation = self.spec.signature.speculation
+        return speculation is not None and speculation.forced_acceptance_length is not None
 
     def _weights_dtype(self) -> str:
         found = self.spec.signature.weight_dtype or checkpoint.weights_dtype(

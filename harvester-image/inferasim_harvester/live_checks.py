@@ -116,13 +116,16 @@ def prefix_counters(hit_tokens: float | None, queried_tokens: float | None) -> C
     return None
 
 
-def output(recall: float | None, kv_dtype: str | None, *, real_weights: bool = True) -> CheckResult:
+def output(
+    recall: float | None, kv_dtype: str | None, *, real_weights: bool = True, is_forced: bool = False
+) -> CheckResult:
     """What is produced continues what was shown (public case A24): a broken format is as fast as a sound one."""
     if recall is None:
         return CheckResult("output", Verdict.FLAG, "unchecked: the answers hold neither token ids nor text")
     numbers = {"recall": recall}
-    if not real_weights:
-        detail = "unchecked: random weights produce nothing that could be judged"
+    if not real_weights or is_forced:
+        why = "drafts that are accepted by force" if is_forced else "random weights"
+        detail = f"unchecked: {why} produce nothing that could be judged"
         return CheckResult("output", Verdict.FLAG, detail, numbers)
     detail = f"{recall:.0%} of a repeated sequence was continued rightly"
     if recall >= RECALL_PASS:

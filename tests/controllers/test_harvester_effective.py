@@ -187,6 +187,25 @@ def test_command_lines_of_a_session(tmp_path: Path) -> None:
     assert engine_process.longest_command_line([["x"]], ["vllm", "--port=8000"]) is None
 
 
+@pytest.mark.parametrize(
+    ("recall", "kv_dtype", "more", "verdict"),
+    [
+        (0.97, "fp8_e4m3", {}, "pass"),
+        (0.5, "bfloat16", {}, "flag"),
+        (0.5, "fp8_e4m3", {}, "refuse"),
+        (0.01, None, {}, "refuse"),
+        (0.01, "fp8", {"real_weights": False}, "flag"),
+        (0.01, "fp8", {"is_forced": True}, "flag"),  # a synthetic sampler writes what no model would
+        (None, "fp8", {}, "flag"),
+    ],
+)
+def test_output_that_makes_no_sense(
+    recall: float | None, kv_dtype: str | None, more: dict[str, bool], verdict: str
+) -> None:
+    """Public case A24: FP8 KV of the other kind serves 200 and garbage."""
+    assert live_checks.output(recall, kv_dtype, **more).verdict == verdict
+
+
 def test_requests_by_rank() -> None:
     name = "vllm:e2e_request_latency_seconds_count"
     page = f'{name}{{engine="0",model_name="m"}} 12\n{name}{{engine="1",model_name="m"}} 4\n'
