@@ -127,7 +127,9 @@ def plan_memory(request: MemoryRequest) -> MemoryPlan:
         *_state_violations(request),
         *_index_violations(request, memory_frac, activation),
     ]
-    tokens_per_rank, stage, fraction = None, 0, None
+    tokens_per_rank, fraction = None, None
+    # Without a pool the stage with most KV per token limits, at equal memory.
+    stage = max(range(len(profiles)), key=lambda number: profiles[number].bytes_per_token)
     kv_known = not _KV_SHAPE & set(card.unknown) and any(profile.bytes_per_token for profile in profiles)
     if pools is not None and kv_known:
         tokens_per_rank, stage = tightest_stage_tokens(
