@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,8 @@ def down(name: str) -> bool:
         return _down(name)
     finally:
         node.sweep()
+        # A killed process could not remove its images and pods, which may be gigabytes.
+        shutil.rmtree(state_dir(name) / "node", ignore_errors=True)
 
 
 def _down(name: str) -> bool:

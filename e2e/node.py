@@ -63,8 +63,7 @@ def add_link() -> node_config.Link:
 
 def remove_link(link: node_config.Link) -> None:
     """Remove both ends if they are still there."""
-    if (_LINK_FOLDER / link.host_name).exists():
-        _ip("link", "delete", link.host_name)
+    _delete_link(link.host_name)
 
 
 def sweep() -> None:
@@ -74,9 +73,12 @@ def sweep() -> None:
             if not any(file.read_text(encoding="ascii") for file in group.rglob("cgroup.procs")):
                 remove_cgroup(group.name)
     for folder in _LINK_FOLDER.glob(f"{node_config.LINK_PREFIX}*"):
-        pid, _, started = (folder / "ifalias").read_text(encoding="ascii").strip().partition(" ")
+        try:
+            pid, _, started = (folder / "ifalias").read_text(encoding="ascii").strip().partition(" ")
+        except OSError:
+            continue  # it went by itself meanwhile
         if pid and processes.started_at(int(pid)) != started:
-            _ip("link", "delete", folder.name)
+            _delete_link(folder.name)
 
 
 class Node:
@@ -225,6 +227,16 @@ def remove_cgroup(name: str) -> None:
             if time.monotonic() > deadline_s:
                 raise errors.E2EError(f"cgroup {group} still has processes after {GONE_S:.0f} s")
             time.sleep(processes.POLL_S)
+
+
+def _delete_link(name: str) -> None:
+    """Delete a link that may go by itself meanwhile: the kernel takes both ends when the node's namespace ends."""
+    try:
+        if (_LINK_FOLDER / name).exists():
+            _ip("link", "delete", name)
+    except errors.E2EError:
+        if (_LINK_FOLDER / name).exists():
+            raise
 
 
 def _ip(*words: str) -> None:

@@ -263,6 +263,7 @@ def test_from_harvest_to_live_error(team: Cluster, release: cluster.Cluster, tim
         timings, "load to live error", lambda: team.wait_for("deploymentmix", "llama", path, "True", timeout_s=240.0)
     )
     (found,) = reported["status"]["deployments"]
+    print(f"\nlive error: {found['error']}")
     assert abs(found["error"]["tpotPermille"]) <= LIVE_PERMILLE, found
     assert 'mix="llama"' in steps.metrics(release)
     team.kubectl("delete", "deploymentmix", "llama")
