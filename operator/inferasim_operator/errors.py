@@ -8,7 +8,7 @@ InferasimError (simcore)
     │   ├── ConflictError        409: another field manager, or a precondition; names the managers
     │   ├── ForbiddenError       401, 403
     │   ├── InvalidError         400, 413, 422: the request itself is wrong (terminal)
-    │   └── UnavailableError     429, 5xx, no connection: try later
+    │   └── UnavailableError     410, 429, 5xx, no connection: try later
     ├── NotOursError       an object with the wanted name belongs to somebody else (terminal)
     └── LeaseLostError     another instance leads: this process must end
 """
@@ -109,7 +109,7 @@ def cluster_error(status: int, body: str) -> ClusterError:
         403: ForbiddenError,
         404: NotFoundError,
         409: AlreadyExistsError if reason == "AlreadyExists" else ConflictError,
-        410: NotFoundError,
+        410: UnavailableError,  # the token of a long list has expired; as NotFound it would read as an empty list
         413: InvalidError,
         422: InvalidError,
         429: UnavailableError,

@@ -7,10 +7,11 @@ leaves as one of `inferasim_operator.errors`, with the cause chained.
 from __future__ import annotations
 
 import codecs
+import http
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -65,35 +66,44 @@ class Connection:
 class Client:
     """Blocking calls to one API server; safe to use from several threads."""
 
-    def __init__(self, api: library.ApiClient, *, manager: str, timeout_s: float = TIMEOUT_S) -> None:
-        self._api, self.manager, self._timeout_s = api, manager, timeout_s
+    def __init__(
+        self,
+        api: library.ApiClient,
+        *,
+        manager: str,
+        timeout_s: float = TIMEOUT_S,
+        reload: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`reload` reads the credentials anew: asked for when the server does not know the present ones any more."""
+        self._api, self.manager, self._timeout_s, self._reload = api, manager, timeout_s, reload
 
     @classmethod
     def connect(cls, *, manager: str, kubeconfig: str | None = None, context: str | None = None) -> Client:
         """A client for `kubeconfig`, else the pod's service account, else the usual context. Raises InputError."""
         configuration = library.Configuration()
-        if (
-            kubeconfig is None
-            and context is None
-            and _SERVICE_ACCOUNT.exists()
-            and "KUBERNETES_SERVICE_HOST" in os.environ
-        ):
-            _config.load_incluster_config(client_configuration=configuration)
-        else:
+        in_pod = kubeconfig is None and context is None and _SERVICE_ACCOUNT.exists()
+
+        def load() -> None:
+            if in_pod and "KUBERNETES_SERVICE_HOST" in os.environ:
+                _config.load_incluster_config(client_configuration=configuration)
+                return
             _read_config(
                 lambda: _config.load_kube_config(
                     config_file=kubeconfig, context=context, client_configuration=configuration
                 ),
                 kubeconfig,
             )
+
+        load()
         configuration.connection_pool_maxsize = 16
         configuration.retries = False  # our own worker retries, with backoff, and says so in the status
         api = library.ApiClient(configuration)
         api.user_agent = f"{manager}/v1alpha1"
-        return cls(api, manager=manager)
+        return cls(api, manager=manager, reload=load)
 
     def connection(self) -> Connection:
-        """The connection as it is now; asks the library anew, so that a rotated token is the new one."""
+        """The connection as it is now; read anew, because the watches ask when the server refused the last one."""
+        self._read_credentials()
         configuration: Any = self._api.configuration
         header = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         scheme, _, token = (header or "").partition(" ")
@@ -260,16 +270,36 @@ class Client:
         timeout: float | tuple[float, float | None] | None = None,
     ) -> Any:
         """The answer, its body not yet read. Raises one of our errors for any but a good one, or the libraries'."""
+        answer = self._send(method, path, query, body, content, timeout)
+        if answer.status == http.HTTPStatus.UNAUTHORIZED:
+            # Rotated, and neither the library nor we have read the new ones: once more with what is there now.
+            answer.read()
+            self._read_credentials()
+            answer = self._send(method, path, query, body, content, timeout)
+        if not 200 <= answer.status <= 299:
+            raise cluster_error(int(answer.status), bytes(answer.read()).decode("utf-8", errors="replace"))
+        return answer
+
+    def _read_credentials(self) -> None:
+        with suppress(InputError):  # a file that is just being written: the next request asks again
+            self._reload()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Object | str | None,
+        content: str,
+        timeout: float | tuple[float, float | None] | None,
+    ) -> Any:
         headers: dict[str, str] = dict(self._api.default_headers)
         headers |= {"Accept": "application/json", "Content-Type": content}
         # Asked anew for each call, so that a rotated service-account token is picked up.
         self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = self._api.configuration.host + path + (f"?{urlencode(query)}" if query else "")
         rest: Any = self._api.rest_client
-        answer = rest.request(method, url, headers=headers, body=body, _request_timeout=timeout or self._timeout_s)
-        if not 200 <= answer.status <= 299:
-            raise cluster_error(int(answer.status), bytes(answer.read()).decode("utf-8", errors="replace"))
-        return answer
+        return rest.request(method, url, headers=headers, body=body, _request_timeout=timeout or self._timeout_s)
 
 
 @contextmanager
