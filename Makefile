@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 CLUSTER ?= embedded
 PYTEST := $(PY) -m pytest -q --durations=10
 
-.PHONY: help setup demo test unit slow integration lint types layers generate verify e2e harvest-cpu bench accuracy lock clean
+.PHONY: help setup demo test unit slow integration fuzz faults scale lint types layers generate verify e2e harvest-cpu bench accuracy lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -32,6 +32,17 @@ unit: setup ## Unit, property and contract tests only: under two minutes, no net
 
 integration: setup ## Tests on a real API server
 	$(PYTEST) -m "not slow" tests/integration e2e/tests
+
+fuzz: setup ## Hostile input to every parser, for minutes; what it finds is kept in tests/fuzz/corpus
+	INFERASIM_FUZZ_EXAMPLES=2000 INFERASIM_PROPERTY_PROFILE=thorough $(PYTEST) tests/fuzz
+
+faults: setup ## Faults on a real API server, the long ones too; records the recovery times of docs/faults.md
+	INFERASIM_RECORD=1 $(PYTEST) tests/integration/test_faults.py tests/integration/test_fault_answers.py tests/integration/test_attacks.py
+	$(PY) tools/faultdoc.py
+
+scale: setup ## 10,000 objects after a restart, 1,000 of an idle operator; records the figures of docs/faults.md
+	INFERASIM_RECORD=1 $(PYTEST) tests/integration/test_scale.py
+	$(PY) tools/faultdoc.py
 
 lint: setup ## Format and style checks
 	$(PY) -m ruff format --check .

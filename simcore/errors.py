@@ -15,6 +15,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+HINT_LENGTH = 1500
+"""Of the longest part of a message: lists of legal layouts are long."""
+
+
+def _shown(text: str, length: int) -> str:
+    """A part of a message: what a file says may be endless, and no terminal or JSON writer takes half a character."""
+    whole = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return whole if len(whole) <= length else whole[: length - 3] + "..."
+
 
 class InferasimError(Exception):
     """Base of all errors raised on purpose."""
@@ -25,9 +34,10 @@ class InputError(InferasimError):
 
     def __init__(self, field: str, value: object, must: str, hint: str = "") -> None:
         self.field, self.value, self.must, self.hint = field, value, must, hint
-        shown = repr(value)
-        shown = shown if len(shown) <= 120 else shown[:117] + "..."
-        super().__init__(f"`{field}` must {must}, got {shown}" + (f"; {hint}" if hint else ""))
+        advice = f"; {_shown(hint, HINT_LENGTH)}" if hint else ""
+        super().__init__(
+            f"`{_shown(field, 120)}` must {_shown(must, HINT_LENGTH)}, got {_shown(repr(value), 120)}{advice}"
+        )
 
 
 class FormatError(InputError):
@@ -36,7 +46,7 @@ class FormatError(InputError):
     def __init__(self, where: str, line: int | None, field: str, value: object, must: str, hint: str = "") -> None:
         super().__init__(field, value, must, hint)
         self.where, self.line = where, line
-        place = where if line is None else f"{where}, line {line}"
+        place = _shown(where, 1000) if line is None else f"{_shown(where, 1000)}, line {line}"
         self.args = (f"{place}: {self.args[0]}",)
 
 

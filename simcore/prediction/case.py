@@ -248,7 +248,8 @@ def hbm_bytes(case: CheckInput) -> int | None:
 
 def model_card(case: CheckInput) -> ModelCard:
     """The model's card. Raises InputError, UnknownNameError."""
-    given = case.model if isinstance(case.model, ModelInput) else ModelInput(name=case.model)
+    # Not validated again: a text in place of a record is a name, and which names there are the library says.
+    given = case.model if isinstance(case.model, ModelInput) else ModelInput.model_construct(name=case.model)
     if given.config is not None:
         config = expand_short(given.config) if is_short(given.config) else given.config
         card = model_card_from_config(config, given.name, partial=True)
@@ -261,7 +262,7 @@ def model_card(case: CheckInput) -> ModelCard:
 
 def engine_input(case: CheckInput) -> EngineInput:
     """The engine in its long form."""
-    return case.engine if isinstance(case.engine, EngineInput) else EngineInput(name=case.engine)
+    return case.engine if isinstance(case.engine, EngineInput) else EngineInput.model_construct(name=case.engine)
 
 
 def to_layout(given: LayoutInput, engine: Engine) -> Layout:

@@ -18,8 +18,12 @@ class _CanonicalDumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
+_BREAKS = frozenset("\r\x85\u2028\u2029")
+"""YAML reads these as ends of a line, and a folded end of a line as a space: only an escaped one comes back."""
+
+
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in value else None
+    style = '"' if _BREAKS & set(value) else "|" if "\n" in value else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

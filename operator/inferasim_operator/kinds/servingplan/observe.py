@@ -13,7 +13,7 @@ import pydantic
 
 from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, ServingPlan, ServingPlanSpec
 from inferasim_operator.convert import first_error
-from inferasim_operator.engine import labels
+from inferasim_operator.engine import labels, names
 from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.compute import Computation
 from inferasim_operator.engine.kind import Context
@@ -200,6 +200,7 @@ def _model_config(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> Mo
         return ModelConfig(problem=f"ConfigMap {reference.name} has no key {data_key}")
     try:
         content = json.loads(text)
+        names.digest(content)  # Python reads NaN and lone surrogates, which no question could be named by
     except (ValueError, RecursionError) as error:
         return ModelConfig(problem=f"ConfigMap {reference.name}, key {data_key}: not JSON ({type(error).__name__})")
     if not isinstance(content, dict):
