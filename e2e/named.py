@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -107,7 +108,19 @@ def down(name: str) -> bool:
         return _down(name)
     finally:
         node.sweep()
-        # A killed process could not remove its images and pods, which may be gigabytes.
+        _remove_left(name)
+
+
+def _remove_left(name: str) -> None:
+    """Remove the images and pods that a killed process could not, unless a new one is starting there."""
+
+    def refuse() -> None:
+        raise errors.E2EError("in use")
+
+    with (
+        contextlib.suppress(errors.E2EError),
+        cache.exclusive(state_dir(name).with_suffix(".lock"), while_waiting=refuse),
+    ):
         shutil.rmtree(state_dir(name) / "node", ignore_errors=True)
 
 
