@@ -161,17 +161,18 @@ def _make(image: Image, staging: pathlib.Path, shown: progress.Progress) -> None
 
 def _ensure_base(shown: progress.Progress) -> None:
     """Make the image that stands for Debian's own slim one, with what this machine trusts when it fetches packages."""
+    trusted = [file for file in (*sorted(_TRUST.glob("*.crt")), _PIP) if file.exists()]
+    recipe = repr((SUITE, _SLIM, [(file.name, file.read_bytes()) for file in trusted]))
+    made_so = cache.cache_root() / "buildah" / f"base-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
     known = subprocess.run([*_buildah(), "images", "--quiet", BASE], capture_output=True, text=True, check=False)
-    if known.returncode == 0 and known.stdout.strip():
+    if made_so.exists() and known.returncode == 0 and known.stdout.strip():
         return
     staging = cache.staging_folder(cache.cache_root() / "buildah")
     try:
         system = staging / "rootfs"
         _run(["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE, str(system)], "the base", shown)
-        for file in _TRUST.glob("*.crt"):
-            shutil.copy(file, system / _TRUST.relative_to("/") / file.name)
-        if _PIP.exists():
-            shutil.copy(_PIP, system / _PIP.relative_to("/"))
+        for file in trusted:
+            shutil.copy(file, system / file.relative_to("/"))
         _run(["chroot", str(system), "update-ca-certificates"], "the base", shown)
         for left in (*_SLIM, "var/cache/apt", "var/lib/apt/lists"):
             shutil.rmtree(system / left, ignore_errors=True)
@@ -179,6 +180,7 @@ def _ensure_base(shown: progress.Progress) -> None:
         (system / "etc/dpkg/dpkg.cfg.d/slim").write_text(excluded, encoding="ascii")
         (staging / "Dockerfile").write_text('FROM scratch\nCOPY rootfs /\nCMD ["bash"]\n', encoding="utf-8")
         _run([*_buildah(), "bud", "--isolation", "chroot", "--tag", BASE, str(staging)], "the base", shown)
+        made_so.touch()
         shown.finish("made the base image")
     finally:
         shutil.rmtree(staging, ignore_errors=True)
