@@ -162,7 +162,7 @@ def _make(image: Image, staging: pathlib.Path, shown: progress.Progress) -> None
 def _ensure_base(shown: progress.Progress) -> None:
     """Make the image that stands for Debian's own slim one, with what this machine trusts when it fetches packages."""
     trusted = [file for file in (*sorted(_TRUST.glob("*.crt")), _PIP) if file.exists()]
-    recipe = repr((SUITE, _SLIM, [(file.name, file.read_bytes()) for file in trusted]))
+    recipe = repr((SUITE, _SLIM, "ADD", [(file.name, file.read_bytes()) for file in trusted]))
     made_so = cache.cache_root() / "buildah" / f"base-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
     known = subprocess.run([*_buildah(), "images", "--quiet", BASE], capture_output=True, text=True, check=False)
     if made_so.exists() and known.returncode == 0 and known.stdout.strip():
@@ -178,7 +178,11 @@ def _ensure_base(shown: progress.Progress) -> None:
             shutil.rmtree(system / left, ignore_errors=True)
         excluded = "".join(f"path-exclude /{folder}/*\n" for folder in _SLIM)
         (system / "etc/dpkg/dpkg.cfg.d/slim").write_text(excluded, encoding="ascii")
-        (staging / "Dockerfile").write_text('FROM scratch\nCOPY rootfs /\nCMD ["bash"]\n', encoding="utf-8")
+        # As an archive, since COPY would give every file to root.
+        archive = staging / "rootfs.tar"
+        _run(["tar", "-C", str(system), "--numeric-owner", "-cf", str(archive), "."], "the base", shown)
+        shutil.rmtree(system)
+        (staging / "Dockerfile").write_text('FROM scratch\nADD rootfs.tar /\nCMD ["bash"]\n', encoding="utf-8")
         _run([*_buildah(), "bud", "--isolation", "chroot", "--tag", BASE, str(staging)], "the base", shown)
         made_so.touch()
         shown.finish("made the base image")
