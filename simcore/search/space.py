@@ -183,7 +183,8 @@ class Space:
         values = one.values(self.option.engine, self.version)
         if one.neutral == ENGINE_DEFAULT:
             values = tuple(dict.fromkeys((self.neutral[one.name], *values[1:])))
-        if one.name == "kvDtype" and self.setting.mode is Mode.ANCHORED:
+        if one.name == "kvDtype":
+            # Never FP8 of its own accord: its outputs must have passed a harvest's check on this GPU (public case A24).
             measured = {anchor.signature.kv_dtype for anchor in self._own_anchors()}
             values = tuple(value for value in values if value in measured or value == one.neutral)
         if one.name == "speculation.method":
