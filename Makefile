@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 CLUSTER ?= embedded
 PYTEST := $(PY) -m pytest -q --durations=10
 
-.PHONY: help setup demo test unit slow integration fuzz faults scale lint types layers generate verify e2e harvest-cpu bench accuracy lock clean
+.PHONY: help setup demo test unit slow integration fuzz faults scale lint types layers generate verify e2e harvest-cpu engine-parsers bench accuracy lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -66,6 +66,10 @@ e2e: setup ## Scenarios with the built images on a real cluster: of this machine
 
 harvest-cpu: setup ## Harvest a real vLLM on this machine's CPU and predict from it (installs vLLM on first use)
 	$(PY) -m e2e.harvest_cpu
+
+engine-parsers: setup ## Emitted command lines through the engines' own parsers (installs them on first use)
+	$(PY) -m e2e.engine_parsers
+	$(PYTEST) -m slow tests/controllers/test_engine_parsers.py
 
 bench: setup ## Speed, as ratios against the reference implementations in the same run (PEERS=1: others' programs too)
 	$(PY) -m bench $(if $(PEERS),--peers)
