@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+import yaml
+
 from e2e import cluster, controlplane, images
 from tests.integration import chart
 from tests.integration.harness import Cluster, Object
@@ -15,6 +17,11 @@ from tests.integration.harness import Cluster, Object
 OPERATOR_NAMESPACE = "inferasim"
 VALUES = ("--set", f"image.repository={images.OPERATOR.name}", "--set", f"image.tag={images.TAG}")
 ROLLOUT_S = 240.0
+RESTRICTED: Object = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {"name": OPERATOR_NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+}
 T = TypeVar("T")
 
 
@@ -34,8 +41,9 @@ def namespace(running: cluster.Cluster, name: str) -> Cluster:
 
 
 def install(running: cluster.Cluster, folder: pathlib.Path) -> None:
-    """`helm upgrade --install` with the built image, until the operator is ready."""
-    own = ("--namespace", OPERATOR_NAMESPACE, "--create-namespace", *VALUES)
+    """`helm upgrade --install` with the built image, until the operator is ready, where only `restricted` pods may run."""
+    running.kubectl("apply", "-f", "-", input=yaml.safe_dump(RESTRICTED))
+    own = ("--namespace", OPERATOR_NAMESPACE, *VALUES)
     chart.helm("upgrade", "--install", chart.RELEASE, str(folder), *own, kubeconfig=running.kubeconfig)
     rollout = ("rollout", "status", "deployment/inferasim", f"--timeout={ROLLOUT_S:.0f}s")
     running.kubectl("-n", OPERATOR_NAMESPACE, *rollout, timeout_s=ROLLOUT_S + 10)
