@@ -41,7 +41,7 @@ def namespace(running: cluster.Cluster, name: str) -> Cluster:
 
 
 def install(running: cluster.Cluster, folder: pathlib.Path) -> None:
-    """`helm upgrade --install` with the built image, in a namespace for `restricted` pods, until the operator is ready."""
+    """`helm upgrade --install` with the built image, where only `restricted` pods may run, until it is ready."""
     running.kubectl("apply", "-f", "-", input=yaml.safe_dump(RESTRICTED))
     own = ("--namespace", OPERATOR_NAMESPACE, *VALUES)
     chart.helm("upgrade", "--install", chart.RELEASE, str(folder), *own, kubeconfig=running.kubeconfig)
