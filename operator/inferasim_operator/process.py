@@ -16,7 +16,7 @@ from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.clock import Clock
 from inferasim_operator.engine.kind import Context, Kind
 from inferasim_operator.engine.loop import Workers
-from inferasim_operator.engine.reconcile import Reconciler
+from inferasim_operator.engine.reconcile import CRDS_COMMAND, Reconciler
 from inferasim_operator.engine.web import WebServer
 from inferasim_operator.engine.wiring import Wiring
 from inferasim_operator.errors import LeaseLostError, OperatorError
@@ -149,8 +149,7 @@ def require_crds(client: clients.Client) -> None:
     missing = sorted({kind.resource.kind for kind, _ in kinds.KINDS} - served)
     if missing:
         raise CrdError(
-            f"the cluster does not serve {', '.join(missing)} of {API_VERSION}; install the CRDs first: "
-            "kubectl apply --server-side -f crds/"
+            f"the cluster does not serve {', '.join(missing)} of {API_VERSION}; install the CRDs: {CRDS_COMMAND}"
         )
 
 

@@ -180,6 +180,17 @@ def test_the_image() -> None:
         ({"image": {"digest": "latest"}}, "digest"),
         ({"rbac": {"secretAccess": "All"}}, "secretAccess"),
         ({"networkPolicy": {"enabled": "yes please"}}, "networkPolicy"),
+        ({"nameOverride": "a b\n- c: d"}, "nameOverride"),
+        ({"priorityClassName": "a\nhostNetwork: true"}, "priorityClassName"),
+        ({"image": {"repository": "a\ncommand: [id]"}}, "repository"),
+        ({"serviceAccount": {"name": "$(id)"}}, "serviceAccount"),
+        ({"resources": {"limits": {"memory": "lots"}}}, "memory"),
+        ({"resources": {"limit": {}}}, "limit"),
+        ({"podSecurityContext": {"runAsUser": "root"}}, "runAsUser"),
+        ({"securityContext": {"capabilities": {"drop": "ALL"}}}, "drop"),
+        # What selects the pods, and what other values set: twice would mean one of the two, silently.
+        ({"podLabels": {"app.kubernetes.io/name": "other"}}, "podLabels"),
+        ({"extraEnv": [{"name": "INFERASIM_LEASE_NAME", "value": "x"}]}, "extraEnv"),
     ],
     ids=str,
 )

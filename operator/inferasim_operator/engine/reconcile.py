@@ -22,6 +22,9 @@ from inferasim_operator.errors import NotFoundError, OperatorError
 
 logger = logging.getLogger(__name__)
 
+CRDS_COMMAND = "`helm upgrade --install` of the chart with crds.install=true, or kubectl apply --server-side -f crds/"
+"""Both ways to the CRDs, for whoever meets a cluster without them or with older ones."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -132,7 +135,7 @@ class Reconciler:
             lost = lost_paths(status, answer.get("status") or {})
             if lost:
                 # D03: an older CRD drops what it does not know and says 200; that must never be silent.
-                text = f"the cluster's CRD drops status.{lost[0]}; apply the crds/ of this operator's version"
+                text = f"the cluster's CRD drops status.{lost[0]}; bring the CRDs to this version: {CRDS_COMMAND}"
                 logger.error("%s %s/%s: %s", live["kind"], metadata["namespace"], metadata["name"], text)
                 announcements = [*announcements, Announcement("StatusPruned", text, is_warning=True)]
             turned = events.of_ready(parse_conditions(live), parse_conditions({"status": status}))
