@@ -100,7 +100,15 @@ def _scored(row: CorpusRow, prediction: RowPrediction, intervals: IntervalCalibr
     has_card = "no-model-card-law-paper" not in prediction.flags
     return Scored(
         series=row.series,
-        choice_set=(row.series.split(":")[0], row.model, row.prompt_tokens, row.output_tokens, row.concurrency),
+        choice_set=(
+            row.series.split(":")[0],
+            row.accelerator,
+            row.model,
+            row.prompt_tokens,
+            row.output_tokens,
+            row.concurrency,
+        ),
+        configuration=(row.series, row.layout, row.pools_label),
         gpus_count=gpus_count(row),
         measured={"tpot": row.tpot_s, "ttft": row.ttft_s, "throughput": row.throughput_tokens_per_s},
         predicted=predicted,

@@ -20,11 +20,13 @@ class Scored:
 
     series: str
     choice_set: tuple[object, ...]
-    """Alternatives an operator would compare: equal model, lengths and clients."""
+    """Alternatives an operator would compare: equal GPU, model, lengths and clients."""
     gpus_count: int
     measured: dict[str, float | None]
     predicted: dict[str, float]
     interval: dict[str, tuple[float, float]]
+    configuration: tuple[object, ...] | None = None
+    """What was measured: rows of one are repeats, whose gap is noise. None = told apart by nothing."""
 
     def error(self, quantity: str) -> float | None:
         """Signed relative error; None without a measure."""
@@ -65,17 +67,21 @@ class Ranking:
 
 
 def ranking(rows: Sequence[Scored]) -> Ranking:
-    """Ordered share of decisive pairs (a predicted tie counts half) and median regret over choice sets."""
-    sets: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    """Ordered share of decisive pairs (a predicted tie counts half) and median regret over choice sets.
+
+    Repeats of one configuration make no pair: between them there is nothing to choose.
+    """
+    sets: dict[tuple[object, ...], list[tuple[float, float, object]]] = {}
     for row in rows:
         worth = _worth(row)
         if worth is not None:
-            sets.setdefault(row.choice_set, []).append(worth)
+            sets.setdefault(row.choice_set, []).append((*worth, row.configuration))
     ordered, pairs = 0.0, 0
     regrets = []
     for members in sets.values():
-        for (one, guess_one), (other, guess_other) in itertools.combinations(members, 2):
-            if abs(one - other) <= DECISIVE_GAP_FRAC * min(one, other):
+        for (one, guess_one, what), (other, guess_other, what_other) in itertools.combinations(members, 2):
+            is_repeat = what is not None and what == what_other
+            if is_repeat or abs(one - other) <= DECISIVE_GAP_FRAC * min(one, other):
                 continue
             pairs += 1
             if math.isclose(guess_one, guess_other, rel_tol=1e-9):
@@ -83,8 +89,8 @@ def ranking(rows: Sequence[Scored]) -> Ranking:
             elif (guess_one > guess_other) == (one > other):
                 ordered += 1.0
         if len(members) > 1:
-            best = max(measured for measured, _ in members)
-            picked = max(members, key=lambda pair: pair[1])[0]
+            best = max(member[0] for member in members)
+            picked = max(members, key=lambda member: member[1])[0]
             regrets.append(100.0 * (1.0 - picked / best))
     return Ranking(100.0 * ordered / pairs if pairs else None, float(np.median(regrets)) if regrets else None, pairs)
 

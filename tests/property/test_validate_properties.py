@@ -172,6 +172,17 @@ def test_ranking_of_the_truth_and_its_mirror(measured: list[float]) -> None:
     assert exact.regret_percent == 0.0
 
 
+def test_repeats_of_one_configuration_are_no_pair() -> None:
+    """By hand: a measured twice, 20 % apart, and b below both, predicted between: of the two pairs a-b one is right."""
+    rows = [
+        replace(_scored(0, measured, predicted), configuration=(name,))
+        for name, measured, predicted in (("a", 100.0, 80.0), ("a", 120.0, 80.0), ("b", 110.0, 90.0))
+    ]
+    found = ranking(rows)
+    assert (found.pairs_count, found.pairs_ordered_percent) == (2, 50.0)
+    assert found.regret_percent == pytest.approx(100.0 * (1 - 110.0 / 120.0))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=300))
 def test_hostile_text_is_refused_with_one_line(text: str) -> None:
