@@ -16,6 +16,7 @@ import io
 import json
 import sys
 import types
+from collections.abc import MutableSequence
 from typing import Any
 
 ABSENT = frozenset({"IPython", "orjson", "torchvision", "triton"} if "SGLang" in sys.argv else ())
@@ -35,7 +36,7 @@ class _Nothing(type):
 
 
 class _Module(types.ModuleType):
-    __path__: tuple[str, ...] = ()
+    __path__: MutableSequence[str] = []  # noqa: RUF012 - what an import system asks for
     __version__ = _ANY_VERSION
 
     def __getattr__(self, name: str) -> Any:

@@ -209,7 +209,7 @@ def test_what_the_anchor_measured_reaches_the_router() -> None:
         ),
         (
             changed("atom-one-node", configuration={"layout": {"tensorParallel": 8, "pipelineParallel": 2}}),
-            "fit one node",
+            "released for one node only",
         ),
         (changed("sglang-disaggregated", images=None), "images.router"),
         (changed("vllm-disaggregated-mori", format="VLLM"), "be LLMD"),

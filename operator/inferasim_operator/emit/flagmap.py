@@ -45,6 +45,8 @@ class FlagMap:
     """Cache variables and the folder that each points to."""
     multi_node: Mapping[str, tuple[str, ...]] | None
     """Arguments of `all` nodes, with `dataParallel` ranks, and of a `worker`; None = one node only."""
+    one_node: str
+    """Why there is one node only; empty when there may be several."""
     forms: tuple[Form, ...]
     unsupported: Mapping[str, str]
     """Levers that this range has no flag for, and why."""
@@ -110,6 +112,7 @@ def _merged(engine: Engine, document: Mapping[str, Any], entry: Mapping[str, Any
         ready_path=document["readyPath"],
         metrics_path=document["metricsPath"],
         cache_env=document["cacheEnv"],
+        one_node=document.get("oneNode", ""),
         multi_node=None if nodes is None else {group: tuple(nodes[group]) for group in nodes},
         forms=tuple(form_of(record) for record in (*document["common"], *entry.get("flags", ()))),
         unsupported={**document.get("unsupported", {}), **entry.get("unsupported", {})},

@@ -109,7 +109,10 @@ def _node_args(configuration: Configuration, role: Role, flags: FlagMap, positio
         return []
     if flags.multi_node is None:
         raise InputError(
-            "layout", configuration.canonical_layout(role).label(), f"fit one node on {configuration.engine.value}"
+            "layout",
+            configuration.canonical_layout(role).label(),
+            f"fit one node on {configuration.engine.value}",
+            flags.one_node,
         )
     layout = configuration.canonical_layout(role)
     arguments = [*flags.multi_node["all"]]
