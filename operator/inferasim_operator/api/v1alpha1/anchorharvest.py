@@ -9,6 +9,7 @@ from pydantic import Field, StrictBool
 
 from inferasim_operator.api.v1alpha1.common import (
     AGE,
+    SUBPATH,
     ApiModel,
     Argument,
     Count,
@@ -106,7 +107,7 @@ class ClaimSource(ApiModel):
     """A checkpoint on a persistent volume, mounted read-only."""
 
     claim_name: ObjectName
-    path: Annotated[str, Field(max_length=1024, pattern=r"^[^/].*$")] | None = Field(
+    path: Annotated[str, Field(min_length=1, max_length=1024, pattern=SUBPATH)] | None = Field(
         default=None, description="Folder of the checkpoint inside the volume; its root when absent."
     )
 

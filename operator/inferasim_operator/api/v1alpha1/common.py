@@ -138,6 +138,8 @@ ShortText = Annotated[str, Field(max_length=1024)]
 Message = Annotated[str, Field(max_length=4096)]
 ImageReference = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.:/@]*$")]
 Argument = Annotated[str, Field(max_length=1024)]
+SUBPATH = r"^[A-Za-z0-9_][-A-Za-z0-9_.=+]*(/[A-Za-z0-9_][-A-Za-z0-9_.=+]*)*$"
+"""Inside a volume: no leading slash, no `..`, no hidden names."""
 Digest = Annotated[str, Field(min_length=8, max_length=128, pattern=r"^[a-z0-9:]+$")]
 Timestamp = Annotated[
     str, Field(max_length=40), WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 40})

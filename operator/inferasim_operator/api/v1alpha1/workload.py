@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from inferasim_operator.api.v1alpha1.common import ApiModel, ConfigMapKey, ObjectName, Rule, Tokens
+from inferasim_operator.api.v1alpha1.common import SUBPATH, ApiModel, ConfigMapKey, ObjectName, Rule, Tokens
 
 
 class FixedWorkload(ApiModel):
@@ -68,10 +68,6 @@ class SyntheticWorkload(ApiModel):
             lambda m: m.prefixes is None or m.conversation is None,
         ),
     )
-
-
-SUBPATH = r"^[A-Za-z0-9_][-A-Za-z0-9_.=+]*(/[A-Za-z0-9_][-A-Za-z0-9_.=+]*)*$"
-"""Inside a volume: no leading slash, no `..`, no hidden names."""
 
 
 class ClaimFile(ApiModel):
