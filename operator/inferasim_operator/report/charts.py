@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -200,6 +201,8 @@ def _text(text: str, x: float, y: float, anchor: str, kind: str = "tick", *, tur
 
 ROW_HEIGHT: Final = 34
 ROW_LEFT: Final = 92
+MOST_LATENCY_TICKS: Final = 6
+"""With their unit, more of them run into one another."""
 
 
 def ranges(
@@ -210,8 +213,11 @@ def ranges(
     height = ROW_HEIGHT * len(kept) + 40
     x = scale.log([value for _, marks in kept for value in marks.values()], ROW_LEFT, WIDTH - 16)
     base = height - 30
-    drawn = [tag("line", x1=x(v), x2=x(v), y1=4, y2=base, class_="grid", aria_hidden="true") for v in x.ticks()]
-    drawn += [_text(number(v), x(v), base + 18, "middle") for v in x.ticks()]
+    ticks = x.ticks()
+    if len(ticks) > MOST_LATENCY_TICKS:
+        ticks = [value for value in ticks if math.log10(value).is_integer()]
+    drawn = [tag("line", x1=x(v), x2=x(v), y1=4, y2=base, class_="grid", aria_hidden="true") for v in ticks]
+    drawn += [_text(number(v), x(v), base + 18, "middle") for v in ticks]
     at = 0
     for row, (name, marks) in enumerate(kept):
         middle = row * ROW_HEIGHT + ROW_HEIGHT / 2 + 4

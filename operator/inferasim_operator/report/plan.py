@@ -59,12 +59,20 @@ def _summary(result: Document) -> Markup:
     first = next(iter(selected), None) or next((b["nearest"] for b in result["binding"] if b.get("nearest")), None)
     if first is not None:
         chosen = first["configuration"]
-        rate = effective.get("requestsPerMinute")
-        parts.append(
-            f" {chosen.get('accelerator', '')}, {count(chosen['promptTokens'])} prompt and "
-            f"{count(chosen['outputTokens'])} output tokens{f', {count(rate)} requests per minute' if rate else ''}."
-        )
+        parts.append(f" {_traffic(chosen, effective)}")
     return tag("p", parts, class_="summary")
+
+
+def _traffic(configuration: Document, effective: Document) -> str:
+    """What the plan is for, in a sentence: the GPU, the lengths (means, where they differ), the rate."""
+    told = [str(configuration.get("accelerator", ""))]
+    if "promptTokens" in configuration and "outputTokens" in configuration:
+        told.append(
+            f"{count(configuration['promptTokens'])} prompt and {count(configuration['outputTokens'])} output tokens"
+        )
+    if effective.get("requestsPerMinute"):
+        told.append(f"{count(effective['requestsPerMinute'])} requests per minute")
+    return ", ".join(part for part in told if part) + "."
 
 
 def _answer(result: Document, tiers: Mapping[str, Document]) -> Markup:

@@ -40,7 +40,7 @@ def prediction(document: Document) -> str:
     hours = gpu_hours_per_million(rate)
     cards = [
         _card("tok/s per GPU", short(rate), span(per_gpu)),
-        _card("tok/s per user", short(document["interactivityTokensPerSecond"]), None),
+        _card("tok/s per user", short(document["interactivityTokensPerSecond"]), _per_user(interval.get("tpotMs"))),
         _card("TTFT, mean", latency_ms(document["ttftMs"]["mean"]), latency_span(_ends(interval.get("ttftMs")))),
         _card(
             "TPOT, mean",
@@ -67,6 +67,14 @@ def prediction(document: Document) -> str:
         _doubts(document),
         _other(document, ("hitRates", "queueing", "memory")),
     )
+
+
+def _per_user(tpot_ms: Iterable[float] | None) -> str | None:
+    """The interval of tokens per second per user that follows from TPOT's."""
+    if tpot_ms is None:
+        return None
+    low, high = tpot_ms
+    return span({"low": 1000 / high, "high": 1000 / low}) if low > 0 else None
 
 
 def _load(document: Document) -> str:
