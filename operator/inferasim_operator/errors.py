@@ -8,6 +8,7 @@ InferasimError (simcore)
     │   ├── ConflictError        409: another field manager, or a precondition; names the managers
     │   ├── ForbiddenError       401, 403
     │   ├── InvalidError         400, 413, 422: the request itself is wrong (terminal)
+    │   ├── OutdatedCrdError     500: the cluster's CRD of ours is older than this operator
     │   └── UnavailableError     410, 429, 5xx, no connection: try later
     ├── NotOursError       an object with the wanted name belongs to somebody else (terminal)
     └── LeaseLostError     another instance leads: this process must end
@@ -21,6 +22,9 @@ import re
 from simcore.errors import InferasimError
 
 BODY_LENGTH = 256
+CRDS_COMMAND = "`helm upgrade --install` of the chart with crds.install=true, or kubectl apply --server-side -f crds/"
+"""Both ways to the CRDs, for whoever meets a cluster without them or with older ones."""
+_UNDECLARED = re.compile(r"\.(\S+): field not declared in schema")
 
 
 class OperatorError(InferasimError):
@@ -75,6 +79,12 @@ class InvalidError(ClusterError):
     is_terminal = True
 
 
+class OutdatedCrdError(ClusterError):
+    """The cluster's CRD lacks a field that this version writes (D03); a new CRD cures it, so it is tried again."""
+
+    reason = "CrdOutdated"
+
+
 class UnavailableError(ClusterError):
     """The API server is overloaded, broken or not reachable."""
 
@@ -103,6 +113,12 @@ def cluster_error(status: int, body: str) -> ClusterError:
             message, reason = str(answer.get("message") or message), str(answer.get("reason") or "")
     except ValueError:
         pass
+    undeclared = _UNDECLARED.search(message)
+    if undeclared is not None:
+        # The API server says 500 of a server-side apply that its schema does not know, whose CRD it ever is.
+        if "inferasim.dev/" not in message:
+            return InvalidError(message, status=status)
+        return OutdatedCrdError(f"the cluster's CRD lacks {undeclared[1]}; update it: {CRDS_COMMAND}", status=status)
     kinds: dict[int, type[ClusterError]] = {
         400: InvalidError,
         401: ForbiddenError,

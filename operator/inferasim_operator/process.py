@@ -16,10 +16,10 @@ from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.clock import Clock
 from inferasim_operator.engine.kind import Context, Kind
 from inferasim_operator.engine.loop import Workers
-from inferasim_operator.engine.reconcile import CRDS_COMMAND, Reconciler
+from inferasim_operator.engine.reconcile import Reconciler
 from inferasim_operator.engine.web import WebServer
 from inferasim_operator.engine.wiring import Wiring
-from inferasim_operator.errors import LeaseLostError, OperatorError
+from inferasim_operator.errors import CRDS_COMMAND, LeaseLostError, OperatorError
 from inferasim_operator.kinds import registry as kinds
 from inferasim_operator.settings import Settings
 

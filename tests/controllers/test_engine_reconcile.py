@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ from inferasim_operator.engine.actions import Action, CreateObject, ObjectKey, P
 from inferasim_operator.engine.clock import Clock
 from inferasim_operator.engine.conditions import Conditions
 from inferasim_operator.engine.kind import Context, Kind
-from inferasim_operator.engine.reconcile import Reconciler, lost_paths
-from inferasim_operator.errors import NotOursError, UnavailableError
+from inferasim_operator.engine.reconcile import Reconciler
+from inferasim_operator.errors import InvalidError, NotOursError, UnavailableError, cluster_error
 from tests import builders
 from tests.conditions import assert_conditions
 from tests.fake_cluster import FakeCluster
@@ -137,21 +138,25 @@ def test_unreachable_server_is_retried_without_a_status() -> None:
     assert _reconciler(cluster, _ready()).run(KEY).failed
 
 
-def test_pruned_status_is_told() -> None:
-    """An older CRD drops a field with HTTP 200: an event and a log line say so (D03)."""
-    assert lost_paths({"a": {"b": 1, "c": [{"d": 1}]}}, {"a": {"c": [{}]}}) == ["a.b", "a.c[0].d"]
-    assert lost_paths({"a": 1}, {"a": 1, "more": 2}) == []
+def test_an_older_crd_is_told_and_tried_again() -> None:
+    """Its server refuses the field in a server-side apply (D03): the condition names it and both remedies."""
     cluster = _cluster()
     write = cluster.apply_status
+    text = "failed to create typed patch object (ns/a; inferasim.dev/v1alpha1, Kind=ServingPlan): .status.result: "
+    body = json.dumps({"kind": "Status", "message": f"{text}field not declared in schema"})
 
-    def prune(manifest: Mapping[str, Any]) -> dict[str, Any]:
-        answer = write(manifest)
-        del answer["status"]["observedGeneration"]
-        return answer
+    def refuse(manifest: Mapping[str, Any]) -> dict[str, Any]:
+        if any(c["reason"] == "Done" for c in manifest["status"]["conditions"]):
+            raise cluster_error(500, body)
+        return write(manifest)
 
-    cluster.apply_status = prune  # type: ignore[method-assign]
-    _reconciler(cluster, _ready()).run(KEY)
-    assert [event["reason"] for event in cluster.events] == ["StatusPruned", "Done"]
+    cluster.apply_status = refuse  # type: ignore[method-assign]
+    assert _reconciler(cluster, _ready()).run(KEY).failed
+    ready = next(c for c in cluster.get(*API)["status"]["conditions"] if c["type"] == "Ready")
+    assert ready["reason"] == "CrdOutdated"
+    assert ready["message"].startswith("the cluster's CRD lacks status.result; update it: `helm upgrade --install`")
+    other = cluster_error(500, body.replace("inferasim.dev/v1alpha1", "monitoring.coreos.com/v1"))
+    assert isinstance(other, InvalidError)
 
 
 def test_recreated_namesake_is_not_written_to() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from e2e import controlplane
 from tests.integration.harness import ROOT, STAND_IN, Cluster, Operator
+from tests.integration.recording import Recorder
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +44,9 @@ def operator(cluster: Cluster) -> Iterator[Callable[..., Operator]]:
     for one in made:
         if one.process is not None and one.process.poll() is None:
             assert one.stop() == 0, one.text
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Recorder:
+    """Keeps what the test measured."""
+    return Recorder(request.node.nodeid)

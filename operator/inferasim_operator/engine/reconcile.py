@@ -22,9 +22,6 @@ from inferasim_operator.errors import NotFoundError, OperatorError
 
 logger = logging.getLogger(__name__)
 
-CRDS_COMMAND = "`helm upgrade --install` of the chart with crds.install=true, or kubectl apply --server-side -f crds/"
-"""Both ways to the CRDs, for whoever meets a cluster without them or with older ones."""
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -132,30 +129,10 @@ class Reconciler:
             }
             answer = self.context.client.apply_status(manifest)
             version = str(answer["metadata"]["resourceVersion"])
-            lost = lost_paths(status, answer.get("status") or {})
-            if lost:
-                # D03: an older CRD drops what it does not know and says 200; that must never be silent.
-                text = f"the cluster's CRD drops status.{lost[0]}; bring the CRDs to this version: {CRDS_COMMAND}"
-                logger.error("%s %s/%s: %s", live["kind"], metadata["namespace"], metadata["name"], text)
-                announcements = [*announcements, Announcement("StatusPruned", text, is_warning=True)]
             turned = events.of_ready(parse_conditions(live), parse_conditions({"status": status}))
             announcements = [*announcements, *turned]
         events.send(self.context.client, live, announcements, now=self.clock.now())
         return version
-
-
-def lost_paths(written: Any, kept: Any, path: str = "") -> list[str]:
-    """Paths of what was written and is not there."""
-    if isinstance(written, Mapping) and isinstance(kept, Mapping):
-        found = []
-        for key, value in written.items():
-            here = f"{path}.{key}" if path else str(key)
-            found += [here] if key not in kept else lost_paths(value, kept[key], here)
-        return found
-    if isinstance(written, list) and isinstance(kept, list) and len(written) == len(kept):
-        pairs = enumerate(zip(written, kept, strict=True))
-        return [lost for n, (one, other) in pairs for lost in lost_paths(one, other, f"{path}[{n}]")]
-    return []
 
 
 def is_ready(live: Mapping[str, Any]) -> bool:
