@@ -17,7 +17,7 @@ from simcore.prediction.predictor import Overrides, Predictor
 from simcore.prediction.shapes import Shape
 from simcore.search import plan
 from simcore.search.goal import Goal
-from simcore.search.recommend import recommend
+from simcore.search.recommend import Harvest, recommend
 from simcore.search.space import DRAFTERS
 from simcore.search.tiers import Tier, TierChoice
 from simcore.units import MICRO, MILLI
@@ -70,6 +70,7 @@ def document_of(prepared: Prepared, answer: plan.Answer) -> dict[str, Any]:
                 "accelerator": predictor.setting.accelerator.name,
                 "layout": _layout_document(item.layout),
                 "reason": item.reason,
+                **_worth(item),
             }
             for item in recommend(answer, predictor.setting.mode)
         ],
@@ -85,6 +86,15 @@ def document_of(prepared: Prepared, answer: plan.Answer) -> dict[str, Any]:
             "anchorDigests": sorted(anchor.digest() for anchor in predictor.setting.anchors.values()),
         },
     }
+
+
+def _worth(item: Harvest) -> dict[str, int]:
+    found = {
+        "expectedGainPermille": item.gain_frac,
+        "changePermille": item.change_frac,
+        "intervalPermille": item.interval_frac,
+    }
+    return {name: _permille(value) for name, value in found.items() if value is not None}
 
 
 def tier_document(tier: Tier) -> dict[str, Any]:

@@ -1,16 +1,32 @@
-"""Which missing anchor would change an answer, or narrow it, most."""
+"""Which missing anchor would change an answer, or narrow it, most: the expected value of measuring a layout.
+
+A throughput that was carried over from another layout is taken as log-normal within its 80 % interval. Measuring it
+pays when it turns out better than the choice, or, of the choice itself, worse than the runner-up: then the other one is
+taken. The gains are those of an exact measurement, so an upper bound; that one harvest also narrows its neighbours is
+left out, and so is that limits may be met or missed.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final
 
 from simcore.anchors.select import Flag
 from simcore.cards.layout import Engine, Layout
 from simcore.search.plan import Answer, Candidate
+from simcore.search.tiers import TierChoice, TierRule, default_rule, margins
 
-MOST_COUNT = 8
-MOVED = frozenset({Flag.NARROWER_ANCHOR, Flag.WIDER_ANCHOR, Flag.EXPERT_PARALLEL, Flag.ATTENTION_DP})
+MOST_COUNT: Final = 8
+LEAST_GAIN_FRAC: Final = 0.005
+"""Layouts that nobody chose are named from this expected gain on: half a percent of a tier's throughput."""
+MOVED: Final = frozenset({Flag.NARROWER_ANCHOR, Flag.WIDER_ANCHOR, Flag.EXPERT_PARALLEL, Flag.ATTENTION_DP})
 """Flags of a prediction that was carried over from another layout."""
+_NORMAL = NormalDist()
+_Z80: Final = _NORMAL.inv_cdf(0.9)
+"""Half an 80 % interval in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -20,43 +36,113 @@ class Harvest:
     engine: Engine
     layout: Layout
     reason: str
-    gain_frac: float
-    """Width of the throughput interval over its value, which measuring would shrink; 1 where nothing is known."""
+    gain_frac: float | None
+    """Expected gain of the tier's throughput per GPU by choosing with the measurement; None where nothing is known."""
+    change_frac: float | None
+    """Probability that the choice changes."""
+    interval_frac: float | None
+    """Width of the 80 % interval of the throughput over its value, which the measurement would shrink."""
 
 
-def recommend(answer: Answer, mode: str) -> tuple[Harvest, ...]:
-    """Harvests, most useful first: engines without any anchor, then chosen layouts that no anchor measured.
+def gain_of_option(value: float, log_sd: float, best: float) -> tuple[float, float]:
+    """(expected gain over `best`, probability of one) of measuring an option whose log is normal around log `value`.
+
+    E[max(X - best, 0)] / best, in closed form.
+    """
+    above, beyond = _places(value, log_sd, best)
+    mean = value * math.exp(log_sd**2 / 2)
+    return max(0.0, mean * _NORMAL.cdf(above) / best - _NORMAL.cdf(beyond)), _NORMAL.cdf(beyond)
+
+
+def gain_of_choice(value: float, log_sd: float, runner_up: float) -> tuple[float, float]:
+    """(expected gain, probability of a change) of measuring the choice itself: E[max(runner-up - X, 0)] / value."""
+    above, beyond = _places(value, log_sd, runner_up)
+    mean = value * math.exp(log_sd**2 / 2)
+    gain = runner_up * _NORMAL.cdf(-beyond) - mean * _NORMAL.cdf(-above)
+    return max(0.0, gain / value), _NORMAL.cdf(-beyond)
+
+
+def _places(value: float, log_sd: float, other: float) -> tuple[float, float]:
+    beyond = math.log(value / other) / log_sd
+    return beyond + log_sd, beyond
+
+
+def recommend(answer: Answer, mode: str, rule: TierRule | None = None) -> tuple[Harvest, ...]:
+    """Harvests, most useful first: engines without any anchor, then layouts that no anchor measured, by their gain.
 
     A layout that was refused for want of an anchor stands for its engine's narrowest such layout, because one narrow
-    sweep covers the wider ones. A chosen layout that was predicted from another width is named with its interval.
+    sweep covers the wider ones.
     """
-    found: dict[tuple[str, Layout], Harvest] = {}
+    unknown = _engines_without(answer, mode)
+    names = {harvest.engine for harvest in unknown}
+    best: dict[tuple[object, ...], Harvest] = {}
+    for choice in answer.choices:
+        for key, harvest in _of_tier(answer.candidates, choice, rule or default_rule()).items():
+            if key not in best or _order(harvest) < _order(best[key]):
+                best[key] = harvest
+    known = sorted((harvest for harvest in best.values() if harvest.engine not in names), key=_order)
+    return (*unknown, *known)[:MOST_COUNT]
+
+
+def _order(harvest: Harvest) -> tuple[object, ...]:
+    return -(harvest.gain_frac or 0.0), -(harvest.interval_frac or 0.0), harvest.engine.value, harvest.layout
+
+
+def _engines_without(answer: Answer, mode: str) -> list[Harvest]:
+    found: dict[Engine, Harvest] = {}
     for refusal in sorted((r for r in answer.refusals if r.rule == "anchor"), key=lambda r: r.layout):
         engine = refusal.option.engine
-        if not any(key[0] == engine.value for key in found):
+        if engine not in found:
             reason = f"no anchor applies to {engine.value} in mode {mode}: none of its layouts could be scored"
-            found[(engine.value, refusal.layout)] = Harvest(engine, refusal.layout, reason, 1.0)
-    for choice in answer.choices:
-        index = choice.chosen if choice.chosen is not None else choice.nearest
-        if index is None:
-            continue
-        candidate = answer.candidates[index]
-        gain = _gain(candidate)
-        key = (candidate.shape.option.engine.value, candidate.shape.layout)
-        if gain > 0 and key not in found:
-            reason = (
-                f"chosen for tier {choice.tier.name} from another width or without an anchor; its 80 % interval spans "
-                f"{gain:.0%} of the predicted throughput"
-            )
-            found[key] = Harvest(candidate.shape.option.engine, candidate.shape.layout, reason, gain)
-    ordered = sorted(found.values(), key=lambda h: (-h.gain_frac, h.engine.value, h.layout))
-    return tuple(ordered[:MOST_COUNT])
+            found[engine] = Harvest(engine, refusal.layout, reason, None, None, None)
+    return [found[engine] for engine in sorted(found, key=lambda engine: engine.value)]
 
 
-def _gain(candidate: Candidate) -> float:
-    """Relative width of the throughput interval where the layout was not measured itself; else 0."""
+def _of_tier(candidates: Sequence[Candidate], choice: TierChoice, rule: TierRule) -> dict[tuple[object, ...], Harvest]:
+    """What measuring each moved layout would bring to one tier."""
+    if choice.chosen is None:
+        if choice.nearest is None or not _is_moved(candidates[choice.nearest]):
+            return {}
+        nearest = candidates[choice.nearest]
+        why = f"nearest to tier {choice.tier.name}, which nothing meets"
+        return {nearest.shape.key: _harvest(nearest, why, 0.0, 0.0)}
+    chosen = candidates[choice.chosen]
+    leaders: dict[tuple[object, ...], Candidate] = {}
+    for candidate in sorted(candidates, key=lambda c: (-c.throughput_per_gpu_tokens_per_s, c.gpus_count, c.key)):
+        if all(margin >= 0 for margin in margins(candidate, choice.tier, rule).values()):
+            leaders.setdefault(candidate.shape.key, candidate)
+    others = {key: leader for key, leader in leaders.items() if key != chosen.shape.key}
+    value = chosen.throughput_per_gpu_tokens_per_s
+    found: dict[tuple[object, ...], Harvest] = {}
+    if _is_moved(chosen):
+        runner_up = max((o.throughput_per_gpu_tokens_per_s for o in others.values()), default=None)
+        gain, change = (
+            (0.0, 0.0) if runner_up is None else gain_of_choice(value, _log_sd(chosen), min(runner_up, value))
+        )
+        found[chosen.shape.key] = _harvest(chosen, f"chosen for tier {choice.tier.name}", gain, change)
+    for key, other in others.items():
+        if _is_moved(other):
+            gain, change = gain_of_option(other.throughput_per_gpu_tokens_per_s, _log_sd(other), value)
+            if gain >= LEAST_GAIN_FRAC:
+                found[key] = _harvest(other, f"a rival of the choice of tier {choice.tier.name}", gain, change)
+    return found
+
+
+def _harvest(candidate: Candidate, role: str, gain_frac: float, change_frac: float) -> Harvest:
+    low, high = candidate.prediction.interval80["throughput"]
+    interval_frac = (high - low) / candidate.prediction.throughput_tokens_per_s
+    reason = (
+        f"{role}, not measured in this layout (its 80 % interval spans {interval_frac:.0%}): a measurement changes the "
+        f"choice with probability {change_frac:.0%} and brings {gain_frac:.1%} of throughput per GPU on average"
+    )
+    return Harvest(candidate.shape.option.engine, candidate.shape.layout, reason, gain_frac, change_frac, interval_frac)
+
+
+def _is_moved(candidate: Candidate) -> bool:
     prediction = candidate.prediction
-    if prediction.source.mode == "anchored" and not MOVED.intersection(prediction.flags):
-        return 0.0
-    low, high = prediction.interval80["throughput"]
-    return (high - low) / prediction.throughput_tokens_per_s
+    return prediction.source.mode != "anchored" or bool(MOVED.intersection(prediction.flags))
+
+
+def _log_sd(candidate: Candidate) -> float:
+    low, high = candidate.prediction.interval80["throughput"]
+    return math.log(high / low) / (2 * _Z80)

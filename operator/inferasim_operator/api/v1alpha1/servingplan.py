@@ -424,6 +424,14 @@ class RecommendedHarvest(ApiModel):
     accelerator: Word
     layout: Layout
     reason: Message
+    expected_gain_permille: Count | None = Field(
+        default=None,
+        description="Throughput per GPU that choosing with the measurement brings on average; absent when not known.",
+    )
+    change_permille: Count | None = Field(default=None, description="Probability that the choice changes.")
+    interval_permille: Count | None = Field(
+        default=None, description="Width of the 80 % interval of the throughput, which the measurement would shrink."
+    )
 
 
 class Provenance(ApiModel):

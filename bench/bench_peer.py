@@ -1,0 +1,149 @@
+"""Side by side with aiconfigurator 0.12 on its own question: one model, 32 GPUs, all layouts, colocated and split.
+
+It runs in a virtual environment of its own, made on first use under the user's cache (about 850 MB, nothing of it in
+this tree); without a package index the comparison is skipped and says so. The two answer for different GPUs, because it
+knows no AMD ones and we plan no others: what is compared is how many candidates a second each looks at. Its count is
+the rows it reports, by its own interpolated step times; ours is candidates, each from a simulated run. CPU seconds of
+the search alone, which a shared machine disturbs least. Exits 1 below ten times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from simcore.cards.layout import Engine
+from simcore.cards.library import load_accelerator_card, load_model_card
+from simcore.laws.handoff import HandoffBackend
+from simcore.prediction.predictor import Mode, Predictor, Setting
+from simcore.prediction.shapes import EngineOption
+from simcore.search import plan, split
+
+PACKAGE = "aiconfigurator==0.12.0"
+GPUS, NODES = 32, 4
+FLOOR = 10.0
+PEER_LIMIT_S = 900
+LOADS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Clients; a simulated run takes longer the more there are (about 0.8 ms at 4, 6 ms at 256)."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question to both."""
+
+    model: str
+    peer_model: str
+    peer_backend: str
+    prompt_tokens: int
+    output_tokens: int
+
+
+CASES = (
+    Case("Qwen3-32B-FP8", "Qwen/Qwen3-32B-FP8", "trtllm", 4000, 1000),
+    Case("DeepSeek-V3", "deepseek-ai/DeepSeek-V3", "sglang", 8192, 1024),
+)
+
+
+def peer() -> Path | str:
+    """The interpreter that has it, installed if need be; or why there is none."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "inferasim-bench" / PACKAGE.replace("==", "-")
+    command = folder / "bin" / "python"
+    if (folder / "bin" / "aiconfigurator").exists():
+        return command
+    for step in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(folder / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", PACKAGE],
+    ):
+        try:
+            done = subprocess.run(step, check=False, capture_output=True, text=True, timeout=PEER_LIMIT_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{PACKAGE} cannot be installed: {error}"
+        if done.returncode:
+            return (
+                f"{PACKAGE} cannot be installed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1][:200]}"
+            )
+    return command
+
+
+PEER_SCRIPT = """
+import json, os, sys, time
+from aiconfigurator.cli.api import cli_default
+wall, cpu = time.perf_counter(), os.times()
+found = cli_default(**json.loads(sys.argv[1]))
+end = os.times()
+rows = {name: sum(len(f) for f in parts.values() if f is not None) for name, parts in found.raw_results.items()}
+print("PEER " + json.dumps([rows, sum(end[:4]) - sum(cpu[:4]), time.perf_counter() - wall]))
+"""
+
+
+def ask_peer(command: Path, case: Case) -> tuple[dict[str, int], float] | str:
+    """Result rows by kind and CPU seconds of its search, or why it has none."""
+    question = {"model_path": case.peer_model, "total_gpus": GPUS, "system": "h200_sxm", "backend": case.peer_backend}
+    question |= {"isl": case.prompt_tokens, "osl": case.output_tokens}
+    arguments = [str(command), "-c", PEER_SCRIPT, json.dumps(question)]
+    try:
+        done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=PEER_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return f"no answer in {PEER_LIMIT_S} s"
+    told = [line for line in done.stdout.splitlines() if line.startswith("PEER ")]
+    if not told:
+        return f"exit code {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1][:200]}"
+    rows, cpu_s, _ = json.loads(told[-1].removeprefix("PEER "))
+    return rows, cpu_s
+
+
+def ask_us(case: Case) -> tuple[int, int, float]:
+    """Colocated and split candidates, all simulated, and CPU seconds."""
+    setting = Setting(
+        load_model_card(case.model),
+        load_accelerator_card("MI355X"),
+        {},
+        Mode.SIMULATE,
+        case.prompt_tokens,
+        case.output_tokens,
+    )
+    question = plan.Question((EngineOption(Engine.SGLANG),), 8, NODES, GPUS, concurrencies=LOADS)
+    started = time.process_time()
+    predictor = Predictor(setting)
+    answer = plan.answer(question, predictor)
+    splits = split.split_candidates(question, predictor, HandoffBackend.MORI)
+    return len(answer.candidates), len(splits), time.process_time() - started
+
+
+def main() -> int:
+    """Ask both; judge."""
+    command = peer()
+    worst = 0
+    ask_us(Case("Qwen3-32B-FP8", "", "", 1024, 2))  # loads the compiled simulator
+    for case in CASES:
+        colocated, splits, seconds = ask_us(case)
+        ours = (colocated + splits) / seconds
+        print(
+            f"{case.model}, {GPUS} GPUs: ours {colocated} colocated + {splits} split candidates in {seconds:.1f} CPU s, "
+            f"{ours:.0f}/s",
+            flush=True,
+        )
+        found = command if isinstance(command, str) else ask_peer(command, case)
+        if isinstance(found, str):
+            print(f"  {PACKAGE}: skipped: {found}")
+            continue
+        rows, peer_s = found
+        theirs = sum(rows.values()) / peer_s
+        ok = ours >= FLOOR * theirs
+        print(
+            f"  {PACKAGE}: {' + '.join(f'{count} {name}' for name, count in rows.items())} rows in {peer_s:.1f} CPU s, "
+            f"{theirs:.0f}/s; ratio {ours / theirs:.1f} (at least {FLOOR:g})",
+            flush=True,
+        )
+        worst = max(worst, int(not ok))
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())
