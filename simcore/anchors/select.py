@@ -24,6 +24,8 @@ CONCURRENCY_REACH: Final = 4
 """An anchor covers up to four times the concurrency it was measured at (paper 5.1)."""
 NARROW_SWEEP_POINTS: Final = 3
 """A narrower anchor must be a batch sweep (paper 5.1); ours: from batch 1 over at least three batches."""
+FITTED_FIRST_BATCH: Final = 8
+"""Benchmark tables rarely hold one client: a fitted sweep may start here, as those that `validate` is scored on do."""
 LENGTH_REACH: Final = 1.25
 """Prompt lengths this far outside the measured ones still count as the same. Ours."""
 
@@ -167,8 +169,9 @@ def refusal_reasons(target: Target, anchor: Anchor, *, allow_dummy_weights: bool
         if result.verdict is Verdict.REFUSE and not (allow_dummy_weights and result.name == "real-weights")
     ]
     batches = [point.batch for point in anchor.decode[0].points]
-    if sign.tensor_parallel < target.tensor_parallel and (len(batches) < NARROW_SWEEP_POINTS or batches[0] != 1):
-        reasons.append(f"narrower than the target and no batch sweep from 1 on (batches {batches})")
+    first = FITTED_FIRST_BATCH if anchor.provenance.source == "fitted" else 1
+    if sign.tensor_parallel < target.tensor_parallel and (len(batches) < NARROW_SWEEP_POINTS or batches[0] > first):
+        reasons.append(f"narrower than the target and no batch sweep from {first} on (batches {batches})")
     return tuple(reasons)
 
 

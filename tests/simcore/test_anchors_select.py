@@ -171,6 +171,19 @@ def test_a_narrower_anchor_must_be_a_sweep() -> None:
     assert selection.chosen is None
     assert "no batch sweep" in reasons(selection, narrow)
     assert select_anchor(replace(TARGET, tensor_parallel=4), [narrow]).chosen == narrow
+    fitted = anchor(batches=(4, 16, 64), tensorParallel=4, source="fitted")  # benchmark tables rarely hold one client
+    assert select_anchor(TARGET, [fitted]).chosen == fitted
+    assert select_anchor(TARGET, [anchor(batches=(4, 16, 64), tensorParallel=4)]).chosen is None
+    assert select_anchor(TARGET, [anchor(batches=(16, 32, 64), tensorParallel=4, source="fitted")]).chosen is None
+
+
+def test_one_checkpoint_by_two_names_is_one_model() -> None:
+    asked = replace(TARGET, model="Llama-3.1-8B")
+    for name in ("meta-llama/Llama-3.1-8B-Instruct", "Llama-3.1-8B-Instruct", "Meta-Llama-3.1-8B"):
+        assert select_anchor(asked, [anchor(model=name)]).chosen is not None
+    for name in ("meta-llama/Llama-3.1-70B-Instruct", "amd/Llama-3.1-8B-Instruct-FP8-KV", "Llama-3.1-8B-Distill"):
+        assert select_anchor(asked, [anchor(model=name)]).chosen is None
+    assert select_anchor(replace(TARGET, engine_version="v0.5.16"), [anchor()]).chosen is not None
 
 
 def test_the_nearest_width_wins_and_a_wider_anchor_comes_last() -> None:

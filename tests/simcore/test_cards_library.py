@@ -8,7 +8,7 @@ from simcore.cards import known_accelerators, known_models, load_accelerator_car
 from simcore.cards.formats import canonical_format, known_formats, storage_format
 from simcore.cards.labels import read_node_labels
 from simcore.cards.layout import Engine, Layout, resolve, stage_layers
-from simcore.cards.library import accelerator_by_device_id, with_weights_format
+from simcore.cards.library import accelerator_by_device_id, known_model, with_weights_format
 from simcore.cards.matrices import parameters_count, routed_parameters_count
 from simcore.cards.model import AttentionKind
 from simcore.data import loader
@@ -35,6 +35,11 @@ def test_each_card_is_whole_and_says_where_it_is_from(name: str) -> None:
         ("Llama-3.1-405B", True, 405_853_388_800),
         ("gpt-oss-20b", True, 20_914_757_184),  # the checkpoint's own count
         ("Qwen3-Next-80B-A3B-Instruct", True, 79_674_391_296),  # the checkpoint's own count, without MTP
+        ("Mixtral-8x7B", True, 46_702_792_704),  # this and the next as the model hub lists them
+        ("Mixtral-8x22B", True, 140_620_634_112),
+        ("Llama-2-70B", True, 68_976_648_192),
+        ("Qwen2.5-72B", True, 72_706_203_648),
+        ("Qwen2.5-7B", True, 7_615_616_512),
     ],
 )
 def test_exact_parameter_counts(name: str, with_norms: bool, count: int) -> None:
@@ -53,6 +58,9 @@ def test_routed_experts_of_deepseek() -> None:
         ("Llama-3.1-8B-Instruct", "Llama-3.1-8B"), ("llama-3.1-8b", "Llama-3.1-8B"),
         ("Kimi-K2.7-Code", "Kimi-K2.7-Code"),
         ("qwen3_14b_fp8", "Qwen3-14B-FP8"), ("GLM-5.3", "GLM-5.3"), ("MiniMax-M3-MXFP4", "MiniMax-M3-MXFP4"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "Qwen3-235B-A22B-FP8"), ("DeepSeek-V3.1-Terminus", "DeepSeek-V3"),
+        ("amd/Kimi-K2-Thinking-MXFP4", "Kimi-K2-Thinking-MXFP4"), ("Kimi-K2-Instruct-0905", "Kimi-K2"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "Llama-3.1-70B"), ("Mixtral-8x7B-Instruct-v0.1", "Mixtral-8x7B"),
     ],
 )  # fmt: skip
 def test_common_names_find_their_card(asked: str, name: str) -> None:
@@ -65,6 +73,8 @@ def test_unverified_models_are_absent_and_say_why() -> None:
             load_model_card(name)
     with pytest.raises(UnknownNameError, match="Qwen3-14B"):
         load_model_card("Qwen3-15B")
+    for name in ("DeepSeek-R1-Distill-Llama-70B", "Qwen3", "Instruct", ""):
+        assert known_model(name) is None
 
 
 def test_facts_of_the_model_table() -> None:
