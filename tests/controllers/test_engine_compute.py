@@ -75,6 +75,26 @@ def test_one_answer_for_all_who_want_it(watcher: Watcher) -> None:
     assert watcher.computations.state("d1") is None, "what nobody wants is forgotten"
 
 
+@pytest.mark.usefixtures("watcher")
+def test_an_idle_process_is_ended() -> None:
+    """Its memory is given back; the next question gets another one."""
+    idle = Watcher(workers=1, timeout_s=30.0, idle_s=0.05)
+    idle.computations.want("a", _want("d1", value=21))
+    first = idle.ended("d1").result
+    assert first is not None
+    pause = threading.Event()
+    for _ in range(3000):
+        if not pathlib.Path(f"/proc/{first['process']}").exists():
+            break
+        pause.wait(0.02)
+    assert not pathlib.Path(f"/proc/{first['process']}").exists(), "still there after a minute"
+    idle.computations.want("a", _want("d2", value=1))
+    second = idle.ended("d2").result
+    assert second is not None
+    assert second["process"] != first["process"]
+    idle.computations.close()
+
+
 def test_failures(watcher: Watcher) -> None:
     """A refusal keeps its class and field; a process that dies is tried again, then told as such."""
     watcher.computations.want("a", _want("d1", how="refuse"))
