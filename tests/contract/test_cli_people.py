@@ -75,6 +75,8 @@ def test_the_list_of_commands_is_whole_and_each_says_what_it_does() -> None:
         (("anchors", "nope"), "No such command 'nope'; see `root anchors --help`"),
         (("harvest", "logs"), "Missing argument 'name'; see `root harvest logs --help`"),
         (("replay",), "Missing argument"),
+        (("predict", "-f", "x", "--report", "no/such/page.html"), "folder that exists, and writable"),
+        (("plan", "-f", "x", "--report", "-"), "must be a file"),
         (("explain", "no-such.json"), "No such file"),
         (("report", "no-such.json"), "No such file"),
         (("status", "--kubeconfig", "no-such-kubeconfig"), "usable cluster"),
