@@ -92,6 +92,8 @@ class Served:
             found.append("legality-unverified")
         if self.is_queueing(outcome):
             found.append("queueing")
+        if self.scheduler.prefix_caching:
+            found.append("prefixes-simulated")
         return tuple(sorted(set(found)))
 
     def distance(self, outcome: Outcome) -> Distance:

@@ -95,6 +95,8 @@ def predict_split(
         if pool is not None
     ]
     found = split_prediction(sides[0], prefill.replicas_count, sides[1], decode.replicas_count, outcome)
+    if deployment.pool.host_tier is not None:
+        flags = (*flags, "host-tier-modelled")
     if workload.clients is None and outcome.is_falling_behind:
         flags = (*flags, FALLING_BEHIND)
     return replace(found, concurrency=workload.clients, flags=tuple(sorted({*found.flags, *flags})))

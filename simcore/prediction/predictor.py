@@ -527,11 +527,12 @@ class Predictor:
         scheduler = replace(pool.scheduler, max_running_requests=self.scheduler(shape).max_running_requests)
         found = prediction_of(self.served(shape, scheduler, math.ceil(in_flight / replicas_count)), outcome)
         behind = (FALLING_BEHIND,) if workload.clients is None and outcome.is_falling_behind else ()
+        tier_flags = ("host-tier-modelled",) if pool.host_tier is not None else ()
         return replace(
             found,
             gpus_count=shape.gpus_count * replicas_count,
             concurrency=workload.clients,
-            flags=tuple(sorted({*found.flags, *behind})),
+            flags=tuple(sorted({*found.flags, *behind, *tier_flags})),
         )
 
     def _source(

@@ -86,6 +86,19 @@ def test_the_replay_examples_run() -> None:
         assert set(sides.values()) <= {0, 60}
 
 
+def test_replay_takes_a_scenario_with_a_host_tier(tmp_path: Path) -> None:
+    """The trace stands for the scenario's own traffic; a scenario without any will do."""
+    trace = str(EXAMPLES / "traces" / "chat.jsonl")
+    words = {"kvOffload": {"hostGibibytes": 64}, "kvPoolBytesPerGpu": 700_000_000}
+    answers = []
+    for changes in ({}, {"workload": None, "load": None}):
+        code, out, error = invoke("replay", trace, "-f", scenario(tmp_path, **words, **changes), "-o", "json")
+        assert code == 0, error
+        answers.append(out)
+    assert answers[0] == answers[1]
+    assert json.loads(answers[0])["hostHitRate"] > 0
+
+
 # speculation ----------------------------------------------------------------------------------------------------------
 def test_a_drafted_step_commits_what_was_accepted(tmp_path: Path) -> None:
     """Public cases B07 and E04: TPOT is the step over L, the visible gap is the step; 2.66 tokens per step."""
@@ -153,6 +166,7 @@ def test_a_host_tier_gives_back_what_the_gpu_pool_lost(tmp_path: Path) -> None:
     assert without["hitRates"]["prefix"] < 0.8 * whole["hitRates"]["prefix"]
     assert tier["hitRates"]["prefix"] == pytest.approx(whole["hitRates"]["prefix"], abs=1e-3)
     assert tier["hitRates"]["host"] > 0
+    assert "host-tier-modelled" in tier["flags"]
     slow = predicted(tmp_path, **small, kvOffload={"hostGibibytes": 256, "linkGigabytesPerSecond": 1.0})
     assert slow["ttftMs"]["mean"] > tier["ttftMs"]["mean"] + 100
 
@@ -303,6 +317,18 @@ def test_a_trace_that_outruns_its_deployment_says_so(tmp_path: Path) -> None:
         (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         found = predicted(tmp_path, workload={"trace": "t.jsonl"}, load=None, maxRunningRequests=1)
         assert ("falling-behind" in found["flags"]) == behind
+
+
+def test_thinking_clients_do_not_hide_the_capacity(tmp_path: Path) -> None:
+    """Conversations with a minute of thought between turns: what can be served does not depend on the thinking."""
+    words = TALK["synthetic"] | {"conversation": {"turns": 4, "turnTokens": 100, "thinkSeconds": 60.0}}
+    load = {"requestRate": 2.0, "requests": 400}
+    found = predicted(tmp_path, workload={"synthetic": words}, load=load, maxRunningRequests=8)
+    assert "near-saturation" not in found["flags"]
+    assert "prefixes-simulated" in found["flags"]
+    code, error = refused(tmp_path, workload={"synthetic": words}, load=load | {"requestRate": 500.0})
+    assert code == 1
+    assert "overload" in error
 
 
 # edges ----------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def replay(
         if summary and (records or timeline):
             raise InputError("--summary", True, "not be given with --records or --timeline")
         workload = open_trace(trace, trace_format, clients=clients)
-        deployment = _changed(_deployment(file, workload.block_tokens), replicas, routing)
+        deployment = _changed(_deployment(file, trace, trace_format, workload.block_tokens), replicas, routing)
         keep = Record.SUMMARY if summary else Record.TIMELINE if timeline else Record.REQUESTS
         with _progress() as advance:
             result = simulate(deployment, workload, seed=seed, record=keep, warmup_requests=warmup, progress=advance)
@@ -69,16 +69,16 @@ def replay(
         write_page(report, pages.replay, document)
 
 
-ONE_REQUEST = {"workload": {"fixed": {"promptTokens": 1, "outputTokens": 1}}, "load": {"concurrency": 1}}
-"""What a scenario may leave out here: the trace says it."""
+def _deployment(file: str, trace: Path, trace_format: TraceFormat, block_tokens: int) -> Deployment:
+    """From a deployment document, or from a scenario as `predict` takes it (told by its key `model`).
 
-
-def _deployment(file: str, block_tokens: int) -> Deployment:
-    """From a deployment document, or from a scenario as `predict` takes it (told by its key `model`)."""
+    The trace stands for the scenario's own traffic, which it may leave out.
+    """
     document = documents.load_document(file)
     if "model" not in document:
         return load_deployment(document)
-    return deployment_of(read_scenario(ONE_REQUEST | document, file), block_tokens=block_tokens)
+    traffic = {"workload": {"trace": {"path": str(trace.resolve()), "format": trace_format.value}}, "load": {}}
+    return deployment_of(read_scenario(document | traffic, file), block_tokens=block_tokens)
 
 
 def _line(row: Mapping[str, Any]) -> str:
