@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from simcore.cards.layout import Layout
 from simcore.errors import InputError
 from simcore.prediction.bounds import Bound
 from simcore.prediction.predictor import Overrides
@@ -199,7 +200,8 @@ def shapes_of(question: Question, scorer: Shaping) -> tuple[list[Shape], tuple[R
             if shape.gpus_count <= question.gpu_budget_count:
                 shapes.append(shape)
             else:
-                detail = f"needs {shape.gpus_count} GPUs of a budget of {question.gpu_budget_count}"
+                label, budget = shape.layout.label(), question.gpu_budget_count
+                detail = f"{label}: needs {shape.gpus_count} GPUs of a budget of {budget}"
                 refused.append(Refusal(option, shape.layout, "gpu-budget", detail))
         refusals.extend(refused)
     return sorted(shapes, key=lambda shape: shape.key), tuple(refusals)
@@ -344,8 +346,9 @@ def front_of(candidates: Sequence[Candidate]) -> tuple[int, ...]:
     return tuple(int(index) for index in found)
 
 
-# When nothing could be scored, the refusal that a user can act on soonest is named first.
-_REFUSAL_ORDER = ("overload", "memory", "gpu-budget", "anchor", "legality")
+_REFUSAL_ORDER = ("overload", "gpu-budget", "anchor", "memory", "legality")
+"""When nothing could be scored, the limit nearest to an answer binds: a layout is refused for one only if it passed all
+that come after it. So memory binds when everything legal died of it (public case B04), and not before."""
 
 
 def _explained(choice: TierChoice, refusals: Sequence[Refusal]) -> TierChoice:
@@ -355,10 +358,20 @@ def _explained(choice: TierChoice, refusals: Sequence[Refusal]) -> TierChoice:
     counts = Counter(refusal.rule for refusal in refusals)
     for rule in _REFUSAL_ORDER:
         if counts[rule]:
-            details = sorted({r.detail for r in refusals if r.rule == rule})
+            # The nearest first: the fewest GPUs that would do, but the most that do not.
+            widest_first = -1 if rule == "memory" else 1
+            found = sorted(
+                (r for r in refusals if r.rule == rule),
+                key=lambda r: (widest_first * _width(r.layout), r.layout, r.detail),
+            )
+            details = list(dict.fromkeys(refusal.detail for refusal in found))
             shown = "; ".join(details[:4]) + ("; …" if len(details) > 4 else "")
             return replace(choice, binding=Binding(rule, 0.0, 0.0, shown))
     return replace(choice, binding=Binding("legality", 0.0, 0.0, "no engine has a layout for this cluster"))
+
+
+def _width(layout: Layout) -> int:
+    return layout.tensor_parallel * layout.pipeline_parallel * layout.data_parallel
 
 
 def refusal_counts(refusals: Sequence[Refusal]) -> Mapping[str, int]:
