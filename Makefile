@@ -75,7 +75,7 @@ bench: setup ## Speed, as ratios against the reference implementations in the sa
 	$(PY) -m bench $(if $(PEERS),--peers)
 
 accuracy: setup ## Validate on every corpus at hand, write docs/generated/accuracy.md, compare with the floors
-	$(PY) tools/accuracy.py
+	$(PY) -m tools.accuracy
 
 lock: setup ## Re-resolve requirements.lock from pyproject.toml
 	bash tools/lock.sh $(VENV)

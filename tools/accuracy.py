@@ -1,6 +1,6 @@
 """`make accuracy`: validate every corpus, write docs/generated/accuracy.md, hold the floors of accuracy-floor.json.
 
-    python tools/accuracy.py [corpus.csv ...] [--write-floors]
+    python -m tools.accuracy [corpus.csv ...] [--write-floors]
 
 Without arguments: the paper's Table 20 (carried in tests/golden) and, where the folder exists beside the checkout, the
 open corpora of ../shared/data. The written page holds the paper's table only when nothing else is there, so CI and a
@@ -20,6 +20,8 @@ from simcore.validate.corpus import read_corpus
 from simcore.validate.evaluate import evaluate
 from simcore.validate.report import markdown, report
 from simcore.validate.steps import is_steps_file, read_steps, steps_report
+from tools.accuracy_of_plans import PlannedRow, medians, planned_rows
+from tools.accuracy_of_plans import markdown as planned_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "generated" / "accuracy.md"
@@ -89,13 +91,22 @@ def main(arguments: list[str]) -> int:
     found: dict[str, Any] = {}
     sections = [HEADER]
     for path in paths:
+        planned: list[PlannedRow] = []
         if is_steps_file(path):
             document = steps_report(read_steps(path))
         else:
-            document = report(evaluate(read_corpus(path)), law=WidthLaw.SPLIT_FLOOR.value)
+            rows = read_corpus(path)
+            planned = planned_rows(rows)
+            document = report(evaluate(rows), law=WidthLaw.SPLIT_FLOOR.value)
         found[path.stem] = kinds(document)
         sections.append(markdown(document, path.stem))
         sections.append(_kinds_table(found[path.stem]))
+        if planned:
+            by_kind = sorted({row.series.split(":")[0] for row in planned})
+            found[f"{path.stem}, plans"] = {
+                kind: medians([row for row in planned if row.series.split(":")[0] == kind]) for kind in by_kind
+            }
+            sections.append(planned_markdown(planned, path.stem))
     floors = json.loads(FLOORS.read_text(encoding="utf-8")) if FLOORS.exists() else {}
     complaints = worse(found, floors)
     PAGE.parent.mkdir(parents=True, exist_ok=True)
