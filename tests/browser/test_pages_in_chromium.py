@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from inferasim_operator.report import explain, plan, run
+from inferasim_operator import views
+from inferasim_operator.report import explain, index, plan, run
 from tests.browser import chromium
+from tests.controllers import test_plan_pages as live_samples
 from tests.controllers import test_report_pages as samples
 
 pytestmark = [
@@ -45,6 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "replay": run.replay(samples.REPLAY),
         "explain": explain.render(samples.EXPLANATION),
     }
+    states = [views.state(live) for live in (live_samples.PLAN, live_samples.FRESH)]
+    answers = {(one["kind"], one["namespace"], one["name"]): views.answer_text(one) for one in states}
+    pages["index"] = index.render(states, answers)
     hostile = json.loads(json.dumps(samples.RESULT).replace('"realtime"', json.dumps(samples.HOSTILE)))
     pages["hostile"] = plan.render(hostile, name=samples.HOSTILE)
     for name, text in pages.items():
@@ -68,7 +73,7 @@ def _keep(browser: chromium.Page, path: Path) -> None:
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
-@pytest.mark.parametrize("name", ["plan", "prediction", "replay", "explain", "hostile"])
+@pytest.mark.parametrize("name", ["plan", "prediction", "replay", "explain", "index", "hostile"])
 def test_a_page_is_whole_alone_and_no_wider_than_its_window(
     browser: chromium.Page, folder: Path, name: str, size: tuple[int, int], is_dark: bool
 ) -> None:

@@ -207,6 +207,22 @@ def test_a_limit_outside_the_interval_is_not_called_a_risk() -> None:
     assert "May miss" not in plan.render(result)
 
 
+def test_figures_of_nothing_have_a_page_too() -> None:
+    """A run in which nothing comes out: zeros everywhere."""
+
+    def nothing(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: nothing(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [nothing(item) for item in value]
+        return type(value)(0) if type(value) in (int, float) else value
+
+    assert_page(plan.render(nothing(RESULT) | {"effective": RESULT["effective"]}))
+    layouts = {"layout": "TP1", "source": PREDICTION["source"]}
+    assert_page(run.prediction(nothing(PREDICTION) | layouts))
+    assert_page(run.replay(nothing(REPLAY)))
+
+
 def test_figures_that_only_rank_say_so_in_the_first_lines() -> None:
     result = copy.deepcopy(RESULT)
     result["selected"][0]["source"] = {"mode": "Simulate", "flags": ["ranking-only"]}

@@ -149,7 +149,7 @@ def _origin(source: Document) -> str:
 
 def _per_user(tpot: Document | None) -> dict[str, float] | None:
     """The interval of tokens per second per user that follows from TPOT's."""
-    if tpot is None or not tpot["low"]:
+    if tpot is None or tpot["low"] <= 0 or tpot["high"] <= 0:
         return None
     return {"low": MICROSECONDS_PER_SECOND / tpot["high"], "high": MICROSECONDS_PER_SECOND / tpot["low"]}
 
