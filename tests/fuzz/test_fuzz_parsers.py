@@ -7,6 +7,7 @@ hypothesis and kept under corpus/, which every run reads.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simcore.errors import InferasimError
+from simcore.errors import FormatError, InferasimError
 from tests.fuzz import mutations
 from tests.fuzz.targets import CORPUS, Target, targets
 
@@ -47,6 +48,14 @@ def test_the_examples_are_read(name: str) -> None:
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_what_was_found_stays_fixed(path: Path) -> None:
     run(targets()[path.parent.name], path.read_bytes())
+
+
+def test_a_bomb_of_aliases_is_refused() -> None:
+    """Nine lines that stand for 43 million texts."""
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{two}: &{two} [{', '.join([f'*{one}'] * 9)}]" for one, two in itertools.pairwise("abcdefgh")]
+    with pytest.raises(FormatError, match="no YAML aliases"):
+        targets()["documents"].read("\n".join([*lines, "spec: *h"]).encode())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -22,13 +22,7 @@ COMMAND_OF_KIND = {
 
 
 class _StrictLoader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
-    """Safe YAML that refuses duplicate keys and aliases (an alias bomb is a few hundred bytes)."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()
-            raise yaml.constructor.ConstructorError(None, None, "YAML aliases are not accepted", event.start_mark)
-        return super().compose_node(parent, index)
+    """Safe YAML that refuses duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -62,7 +56,9 @@ def _read_file(path: Path) -> bytes:
 def load_documents(path: str) -> list[dict[str, Any]]:
     """All YAML or JSON documents in `path`, each a mapping. Raises FormatError, InputError."""
     try:
-        documents = [document for document in yaml.load_all(read_text(path), _StrictLoader) if document is not None]
+        text = read_text(path)
+        _refuse_aliases(text, path)
+        documents = [document for document in yaml.load_all(text, _StrictLoader) if document is not None]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else None
@@ -71,12 +67,22 @@ def load_documents(path: str) -> list[dict[str, Any]]:
         ) from error
     except RecursionError as error:
         raise FormatError(path, None, "document", "nesting", "not be nested without end") from error
+    except ValueError as error:  # a thirteenth month, a number of 5,000 digits
+        raise FormatError(path, None, "document", str(error), "hold values that there are") from error
     for document in documents:
         if not isinstance(document, dict):
             raise FormatError(path, None, "document", type(document).__name__, "be a mapping")
     if not documents:
         raise FormatError(path, None, "document", "", "not be empty")
     return documents
+
+
+def _refuse_aliases(text: str, path: str) -> None:
+    """A bomb of aliases is a few hundred bytes. Events, because the C loader composes nodes where nothing can look."""
+    for event in yaml.parse(text, _StrictLoader) if "*" in text else ():
+        if isinstance(event, yaml.events.AliasEvent):
+            line = event.start_mark.line + 1 if event.start_mark else None
+            raise FormatError(path, line, "document", "an alias", "hold no YAML aliases")
 
 
 def load_document(path: str) -> dict[str, Any]:
