@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from simcore.cards.layout import Layout
@@ -24,7 +26,9 @@ def predict(scenario: Scenario) -> Prediction:
     """
     workload = workload_of(scenario.workload, scenario.load)
     prefill, decode = _pools(scenario)
-    flags = _overload_flags(scenario, prefill, decode, workload.block_tokens)
+    capacity_per_s = _capacity(scenario, prefill, decode, workload.block_tokens)
+    rate_per_s = scenario.load.request_rate
+    flags = () if rate_per_s is None or capacity_per_s is None else check_rate(rate_per_s, capacity_per_s)
     load, routing, seed = scenario.load, scenario.routing, scenario.seed
     if decode is None:
         found = prefill.predictor.run(
@@ -45,6 +49,8 @@ def predict(scenario: Scenario) -> Prediction:
             seed=seed,
             warmup_requests=load.warmup_requests,
         )
+    if rate_per_s is not None and capacity_per_s is not None:
+        found = replace(found, interval80=_open_ended(found, rate_per_s, capacity_per_s))
     return replace(
         found,
         source=replace(found.source, assumed=(*found.source.assumed, *scenario.assumed)),
@@ -64,19 +70,26 @@ def _deployment(prefill: PoolOf, decode: DecodeOf | None, routing: Routing, bloc
     return Deployment(pool, routing=routing)
 
 
-def _overload_flags(scenario: Scenario, prefill: PoolOf, decode: DecodeOf | None, block_tokens: int) -> tuple[str, ...]:
-    """Raises InfeasibleError where Poisson arrivals outrun what serves them."""
-    rate, longest = scenario.load.request_rate, scenario.setting.model_length_tokens
-    if rate is None:
-        return ()
+def _open_ended(found: Prediction, rate_per_s: float, capacity_per_s: float) -> Mapping[str, tuple[float, float]]:
+    """The interval, without an upper end of TTFT where the capacity's own error reaches the rate."""
+    value, high = found.throughput_tokens_per_s, found.interval80["throughput"][1]
+    if rate_per_s * high / value < capacity_per_s:
+        return found.interval80
+    return {**found.interval80, "ttft": (found.interval80["ttft"][0], math.inf)}
+
+
+def _capacity(scenario: Scenario, prefill: PoolOf, decode: DecodeOf | None, block_tokens: int) -> float | None:
+    """Requests per second that can be served, where arrivals are Poisson."""
+    longest = scenario.setting.model_length_tokens
+    if scenario.load.request_rate is None:
+        return None
     if decode is None:
         one = _deployment(replace(prefill, replicas_count=1), None, scenario.routing, block_tokens)
         clients = full_load_clients(one.pool, longest)
-        whole = prefill.replicas_count * capacity_requests_per_s(one, scenario.workload, clients=clients)
-        return check_rate(rate, whole)
+        return prefill.replicas_count * capacity_requests_per_s(one, scenario.workload, clients=clients)
     both = _deployment(prefill, decode, scenario.routing, block_tokens)
     clients = sum(full_load_clients(pool, longest) for pool in (both.pool, both.decode_pool) if pool is not None)
-    return check_rate(rate, capacity_requests_per_s(both, scenario.workload, clients=clients))
+    return capacity_requests_per_s(both, scenario.workload, clients=clients)
 
 
 def _pools(scenario: Scenario) -> tuple[PoolOf, DecodeOf | None]:

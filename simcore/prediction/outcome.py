@@ -29,6 +29,8 @@ GROWTH_FACTORS = (2.0, 1.4)
 grow in proportion to time give 3 and 5/3."""
 FALLING_BEHIND = "falling-behind"
 """Flag of arrivals at stated times that a deployment serves later and later."""
+NOT_REACHED = "concurrency-not-reached"
+"""Flag of a closed loop with fewer sessions than clients."""
 
 
 def run_requests(concurrency: int) -> int:
@@ -60,6 +62,8 @@ class Outcome:
     """Requests in the deployment, averaged over the run (Little's law)."""
     steady_requests_per_s: float = 0.0
     """Over the middle half of the completions: without the run's start and end."""
+    peak_active_requests: int | None = None
+    """Most requests in the deployment at once."""
     is_falling_behind: bool = False
     """Late requests wait many times longer than those in the middle of the run (`falls_behind`)."""
     mean_kv_occupancy_frac: float | None = None
@@ -151,9 +155,18 @@ def simulated_outcome(deployment: Deployment, workload: Workload, *, seed: int, 
         kv_occupancy_frac=run.peak_kv_frac,
         mean_kv_occupancy_frac=run.mean_kv_frac,
         mean_active_requests=run.requests_per_s * (run.e2e.mean_s or 0.0),
+        peak_active_requests=run.peak_active_requests,
         steady_requests_per_s=steady_rate(run),
         is_falling_behind=falls_behind(run),
     )
+
+
+def load_flags(outcome: Outcome, workload: Workload) -> tuple[str, ...]:
+    """Whether the load that was simulated is the load that was asked for."""
+    if workload.clients is None:
+        return (FALLING_BEHIND,) if outcome.is_falling_behind else ()
+    peak = outcome.peak_active_requests
+    return (NOT_REACHED,) if peak is not None and peak < workload.clients else ()
 
 
 def steady_rate(run: SimulationResult) -> float:

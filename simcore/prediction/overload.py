@@ -12,6 +12,7 @@ from simcore.prediction.traffic import LoadInput, WorkloadInput, workload_of
 NEAR_SATURATION_FRAC: Final = 0.9
 """Assumed: above this share of its capacity a queue is so sensitive that the prediction carries a flag."""
 NEAR_SATURATION: Final = "near-saturation"
+"""Flag of such a rate."""
 CLIENTS_PER_PLACE: Final = 2
 """Clients of the run that finds the capacity: shorter requests than the longest leave room for more of them."""
 ROUNDS: Final = 4

@@ -11,7 +11,7 @@ from simcore.errors import InputError
 from simcore.laws.handoff import HandoffBackend, handoff_link
 from simcore.legality import Verdict, judge_pair
 from simcore.prediction.describe import split_prediction
-from simcore.prediction.outcome import FALLING_BEHIND, most_running, simulated_outcome
+from simcore.prediction.outcome import load_flags, most_running, simulated_outcome
 from simcore.prediction.predictor import Predictor
 from simcore.prediction.result import Prediction
 from simcore.prediction.shapes import Shape
@@ -97,6 +97,5 @@ def predict_split(
     found = split_prediction(sides[0], prefill.replicas_count, sides[1], decode.replicas_count, outcome)
     if deployment.pool.host_tier is not None:
         flags = (*flags, "host-tier-modelled")
-    if workload.clients is None and outcome.is_falling_behind:
-        flags = (*flags, FALLING_BEHIND)
-    return replace(found, concurrency=workload.clients, flags=tuple(sorted({*found.flags, *flags})))
+    flags = (*flags, *found.flags, *load_flags(outcome, workload))
+    return replace(found, concurrency=workload.clients, flags=tuple(sorted(set(flags))))

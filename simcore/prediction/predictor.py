@@ -27,8 +27,8 @@ from simcore.prediction.describe import Priced, Served, prediction_of
 from simcore.prediction.engines import EngineDefaults, engine_defaults
 from simcore.prediction.facts import ReplicaFacts
 from simcore.prediction.outcome import (
-    FALLING_BEHIND,
     closed_loop_outcome,
+    load_flags,
     most_running,
     run_requests,
     simulated_outcome,
@@ -526,13 +526,12 @@ class Predictor:
         in_flight = outcome.mean_active_requests if workload.clients is None else workload.clients
         scheduler = replace(pool.scheduler, max_running_requests=self.scheduler(shape).max_running_requests)
         found = prediction_of(self.served(shape, scheduler, math.ceil(in_flight / replicas_count)), outcome)
-        behind = (FALLING_BEHIND,) if workload.clients is None and outcome.is_falling_behind else ()
         tier_flags = ("host-tier-modelled",) if pool.host_tier is not None else ()
         return replace(
             found,
             gpus_count=shape.gpus_count * replicas_count,
             concurrency=workload.clients,
-            flags=tuple(sorted({*found.flags, *behind, *tier_flags})),
+            flags=tuple(sorted({*found.flags, *load_flags(outcome, workload), *tier_flags})),
         )
 
     def _source(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +55,7 @@ class Prediction:
     requests_per_s: float
     requests_count: int
     interval80: Mapping[str, tuple[float, float]]
-    """`ttft` and `tpot` in seconds, `throughput` in tokens per second."""
+    """`ttft` and `tpot` in seconds, `throughput` in tokens per second; an infinite end is not known."""
     hit_rates: Mapping[str, Any]
     queueing: Mapping[str, float]
     preemptions_count: int
@@ -150,7 +151,7 @@ def _stated(latency: Distribution) -> float:
 
 def _round(value: float | None) -> float | None:
     """Six significant digits: enough for any reader, and stable text."""
-    return None if value is None else float(f"{value:.6g}")
+    return None if value is None or math.isinf(value) else float(f"{value:.6g}")
 
 
 def _ms(seconds: float | None) -> float | None:

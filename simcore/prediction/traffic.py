@@ -17,6 +17,8 @@ from simcore.errors import InputError
 from simcore.prediction.case import Strict
 from simcore.prediction.outcome import run_requests
 
+MOST_REQUESTS = 1 << 21
+"""Of one prediction, whose records are kept for exact tails: about 1 GiB."""
 PREFIX_BLOCK_TOKENS = 64
 """Synthetic prefixes and conversations are shared in blocks of so many tokens; a trace states its own size."""
 
@@ -132,6 +134,9 @@ def check_traffic(workload: WorkloadInput, load: LoadInput) -> None:
     if load.requests is not None and load.requests < (load.concurrency or 1) * turns:
         least = (load.concurrency or 1) * turns
         raise InputError("load.requests", load.requests, f"be at least {least}", "fewer never reach the concurrency")
+    if requests_count(workload, load) > MOST_REQUESTS:
+        counted = requests_count(workload, load)
+        raise InputError("load.requests", counted, f"be at most {MOST_REQUESTS}", "`replay --summary` has no limit")
     if load.warmup_requests >= requests_count(workload, load):
         raise InputError("load.warmupRequests", load.warmup_requests, "be fewer than the requests of the run")
 

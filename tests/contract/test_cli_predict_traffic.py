@@ -184,6 +184,9 @@ def test_a_host_tier_gives_back_what_the_gpu_pool_lost(tmp_path: Path) -> None:
         ({"workload": {"synthetic": {"promptTokens": {"minimum": 2, "maximum": 1}, "outputTokens": 1}}}, "minimum"),
         ({"load": {"concurrency": 64, "requests": 10}}, "64"),  # never 64 at once: the label would lie
         ({"load": {"concurrency": 1, "requests": 5, "warmupRequests": 5}}, "warmupRequests"),
+        ({"load": {"requestRate": 1.0, "requests": 16_000_000}}, "2097152"),  # memory of exact tails
+        ({"load": {"concurrency": 1_000_000}}, "2097152"),
+        ({"load": {"requestRate": 1e-6, "requests": 1000}}, "45 simulated days"),
         ({"maxModelLength": 2303}, "2304"),
         ({"workload": {"fixed": {"promptTokens": 131072, "outputTokens": 1}}}, "131072"),
     ],
@@ -203,7 +206,10 @@ def test_a_trace_is_found_beside_its_scenario_and_keeps_its_times(tmp_path: Path
     assert found["concurrency"] is None
     assert found["hitRates"]["prefix"] == pytest.approx(19 / 40)
     assert found["requestsPerSecond"] == pytest.approx(20 / 38, rel=0.01)  # one every 2 s
+    few = predicted(tmp_path, workload={"trace": "t.jsonl"}, load={"concurrency": 21})
+    assert "concurrency-not-reached" in few["flags"]
     closed = predicted(tmp_path, workload={"trace": {"path": "t.jsonl", "format": "mooncake"}}, load={"concurrency": 4})
+    assert "concurrency-not-reached" not in closed["flags"]
     assert closed["concurrency"] == 4
     assert closed["requestsPerSecond"] > 10 * found["requestsPerSecond"]
 
@@ -304,6 +310,8 @@ def test_one_place_is_a_queue_with_constant_service(tmp_path: Path) -> None:
     assert not {"near-saturation", "falling-behind"} & set(found["flags"])
     near = json.loads(_one_place(tmp_path, 0.97 / service_s)[1])
     assert "near-saturation" in near["flags"]
+    assert near["interval80"]["ttftMs"][1] is None, "the capacity's own error reaches this rate: no upper end is known"
+    assert found["interval80"]["ttftMs"][1] is not None
     code, out, error = _one_place(tmp_path, 1.03 / service_s)
     assert code == 1
     assert out == ""

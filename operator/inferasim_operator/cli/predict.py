@@ -69,7 +69,7 @@ def draw(result: Mapping[str, Any]) -> None:
         if latency is None:
             continue
         interval = result["interval80"].get(key)
-        shown = "" if interval is None else f"{interval[0]:.4g} - {interval[1]:.4g}"
+        shown = "" if interval is None else f"{interval[0]:.4g} - {_number(interval[1])}"
         table.add_row(
             label,
             _number(latency["mean"]),
