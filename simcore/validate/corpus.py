@@ -16,18 +16,21 @@ from simcore.cards.layout import Layout
 from simcore.errors import FormatError
 from simcore.units import MILLI
 
+COLUMNS = (
+    "series", "role", "engine", "model", "accelerator", "weights_dtype", "tp", "pp", "dp", "ep", "attention_dp",
+    "pools", "isl_tokens", "osl_tokens", "length_range_ratio", "concurrency", "ttft_ms", "tpot_ms", "throughput_tok_s",
+    "samples", "source",
+)  # fmt: skip
+"""In the order in which tables are written; any order is read."""
 MAX_CORPUS_BYTES = 64 << 20
 MAX_CORPUS_ROWS = 200_000
 REQUIRED_COLUMNS = (
     "series", "role", "engine", "model", "accelerator", "tp", "isl_tokens", "osl_tokens", "concurrency", "tpot_ms",
 )  # fmt: skip
-OPTIONAL_COLUMNS = (
-    "weights_dtype", "pp", "dp", "ep", "attention_dp", "pools", "length_range_ratio", "ttft_ms", "throughput_tok_s",
-    "samples", "source",
-)  # fmt: skip
+OPTIONAL_COLUMNS = tuple(name for name in COLUMNS if name not in REQUIRED_COLUMNS)
 NOT_A_NUMBER = frozenset(("nan", "na", "n/a", "null", "none", "-"))
 """What tools write where a measure is missing: read as empty."""
-TYPO_RATIO = 0.75
+TYPO_RATIO = 0.85
 """An unknown column this close to a known one that is missing is taken for a typing error."""
 _POOLS = re.compile(r"prefill=(\d*)xTP(\d+)(?:EP(\d+))?;decode=(\d*)xTP(\d+)(?:EP(\d+))?")
 
@@ -128,7 +131,6 @@ def _cleaned(cell: str) -> str:
 
 
 def _check_header(header: list[str], where: str) -> None:
-    known = (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise FormatError(where, 1, "header", twice[0], "name each column once")
@@ -138,7 +140,7 @@ def _check_header(header: list[str], where: str) -> None:
     # Other columns are their owner's business, but a misspelt one must not be left out in silence.
     absent = [name for name in OPTIONAL_COLUMNS if name not in header]
     for name in header:
-        near = difflib.get_close_matches(name.lower(), absent, n=1, cutoff=TYPO_RATIO) if name not in known else []
+        near = difflib.get_close_matches(name.lower(), absent, n=1, cutoff=TYPO_RATIO) if name not in COLUMNS else []
         if near:
             raise FormatError(where, 1, "header", name, f"be `{near[0]}`, or named less alike")
 

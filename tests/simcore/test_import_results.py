@@ -209,6 +209,8 @@ def test_aiperf_summary(tmp_path: Path) -> None:
     assert tool == "aiperf"
     assert (runs[0].ttft_s, runs[0].tpot_s, runs[0].concurrency) == (0.5, 0.0075, 8)
     assert "ITL is not TPOT" in runs[0].notes[0]
+    _, shared = read_results(_write(tmp_path, _aiperf(theoretical_prefix_cache_hit=_metric(93.9, "%"))))
+    assert any("share up to 93.9 %" in note for note in shared[0].notes)  # public case E02
     with pytest.raises(FormatError, match="known unit of time"):
         read_results(_write(tmp_path, _aiperf(time_to_first_token=_metric(1, "fortnights"))))
 

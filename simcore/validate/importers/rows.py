@@ -13,7 +13,7 @@ from simcore.anchors.checks import cold_first_wave
 from simcore.cards.library import load_model_card
 from simcore.errors import FormatError, InputError, UnknownNameError
 from simcore.units import MILLI
-from simcore.validate.corpus import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from simcore.validate.corpus import COLUMNS
 from simcore.validate.importers.definitions import RequestTimes, mean_tpot_s
 
 ACHIEVED_RATE_FRAC = 0.9
@@ -145,9 +145,8 @@ def load_of(
 
 def corpus_text(runs: Iterable[tuple[Measured, Deployment, str]]) -> str:
     """CSV in corpus columns. Raises InputError naming the option for what neither file nor user says."""
-    columns = (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)
     out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=columns, lineterminator="\n")
+    writer = csv.DictWriter(out, fieldnames=COLUMNS, lineterminator="\n")
     writer.writeheader()
     for measured, said, source in runs:
         writer.writerow(_record(measured, said.over(measured.deployment), source))

@@ -136,6 +136,8 @@ def read_aiperf_summary(document: Node) -> list[Measured]:
     notes = driven.notes + _chunk_note(chunk_ms, tpot_s / MILLI if tpot_s else None)
     if document.get("was_cancelled").value:
         notes = (*notes, "the run was cancelled before its end")
+    if document.has("theoretical_prefix_cache_hit"):
+        notes += _prefix_note(document.get("theoretical_prefix_cache_hit").get("avg").number())
     throughput = document.get("output_token_throughput")
     return [
         Measured(
@@ -152,6 +154,14 @@ def read_aiperf_summary(document: Node) -> list[Measured]:
     ]
 
 
+def _prefix_note(shared_percent: float) -> tuple[str, ...]:
+    """Public case E02: above 1 % of hits a point stands for other work than its prompt length says."""
+    if shared_percent <= MOST_PREFIX_PERCENT:
+        return ()
+    return (f"prompts share up to {shared_percent:.1f} % of their tokens: no anchor unless prefix caching was off",)
+
+
+MOST_PREFIX_PERCENT = 1.0
 _AIPERF_SECONDS = {"ms": MILLI, "sec": 1.0, "s": 1.0, "us": 1e-6, "ns": 1e-9}
 
 
