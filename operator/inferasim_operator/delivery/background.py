@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -12,6 +13,7 @@ from typing import Final
 from inferasim_operator.delivery.git import GitError, GitOutcome, GitRequest, deliver
 from simcore.errors import InputError
 
+logger = logging.getLogger(__name__)
 FIRST_RETRY_S: Final = 5.0
 LAST_RETRY_S: Final = 300.0
 WORKERS: Final = 2
@@ -69,10 +71,15 @@ class Deliveries:
     def _deliver(self, owner: Hashable, state: DeliveryState, request: GitRequest) -> None:
         try:
             done = DeliveryState(state.digest, outcome=self._run(request))
-        except (GitError, InputError) as error:
+        except Exception as error:
+            problem = str(error)
+            if not isinstance(error, GitError | InputError):
+                # A thread that died silently would leave the delivery under way for ever.
+                logger.exception("delivery for %s: internal error", owner)
+                problem = f"internal error: {type(error).__name__}"
             attempts = state.attempts + 1
             wait_s = min(FIRST_RETRY_S * 2 ** (attempts - 1), LAST_RETRY_S)
-            done = DeliveryState(state.digest, None, str(error), attempts, self._monotonic_s() + wait_s)
+            done = DeliveryState(state.digest, None, problem, attempts, self._monotonic_s() + wait_s)
         with self._lock:
             self._running.discard(owner)
             if owner in self._states and self._states[owner].digest == state.digest:

@@ -238,7 +238,8 @@ class _Clone:
                 cwd=self._tree,
                 env=self._environment,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",  # a server says what it likes
                 timeout=self._timeout_s,
                 check=False,
                 stdin=subprocess.DEVNULL,

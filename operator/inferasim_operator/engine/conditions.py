@@ -20,6 +20,15 @@ MESSAGE_LENGTH = 4096
 _ORDER = {READY: 0, RECONCILING: 1, STALLED: 2}
 
 
+def one_line(text: str, length: int) -> str:
+    """Text as a status, an event or a terminal takes it: no ends of lines, no control or direction characters.
+
+    Messages quote what servers, engines and files say.
+    """
+    plain = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return plain if len(plain) <= length else plain[: length - 1] + "…"
+
+
 def timestamp(now: datetime.datetime) -> str:
     """The form that Kubernetes uses: UTC, whole seconds."""
     return now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -42,14 +51,11 @@ def set_condition(
     others = [c for c in conditions if c.type != type_]
     before = next((c for c in conditions if c.type == type_), None)
     since = before.last_transition_time if before is not None and before.status is status else timestamp(now)
-    text = " ".join(message.split())
-    if len(text) > MESSAGE_LENGTH:
-        text = text[: MESSAGE_LENGTH - 1] + "…"
     new = Condition(
         type=type_,
         status=status,
         reason=reason,
-        message=text,
+        message=one_line(message, MESSAGE_LENGTH),
         last_transition_time=since,
         observed_generation=generation,
     )

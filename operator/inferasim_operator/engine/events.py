@@ -11,6 +11,7 @@ from inferasim_operator.api.v1alpha1.conditions import READY, Condition, Conditi
 from inferasim_operator.engine import names
 from inferasim_operator.engine.actions import Announcement, Change
 from inferasim_operator.engine.client import Client
+from inferasim_operator.engine.conditions import one_line
 from inferasim_operator.errors import ClusterError
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,6 @@ def send(
     stamp = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     for number, announcement in enumerate(announcements):
         mark = names.digest([metadata["uid"], stamp, number, announcement.reason, announcement.message])[:16]
-        note = announcement.message
         event = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
@@ -54,7 +54,7 @@ def send(
             "reportingInstance": client.manager,
             "action": "Reconcile",
             "reason": announcement.reason,
-            "note": note if len(note) <= NOTE_LENGTH else note[: NOTE_LENGTH - 1] + "…",
+            "note": one_line(announcement.message, NOTE_LENGTH),
             "type": "Warning" if announcement.is_warning else "Normal",
             "regarding": {
                 "apiVersion": live["apiVersion"],
