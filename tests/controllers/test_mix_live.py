@@ -241,3 +241,33 @@ def test_series_vanish_with_their_mix_and_say_nothing_without_figures() -> None:
     assert value("inferasim_prediction_ttft_error_ratio", two) is None
     collector.set_mix("ns", "chat", {})
     assert value("inferasim_live_comparable", one) is None
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+def test_a_value_that_is_no_number_makes_no_figure(value: str) -> None:
+    name = "vllm:time_to_first_token_seconds"
+    rows = [f'{name}_bucket{{le="+Inf"}} 10', f"{name}_sum {value}", f"vllm:kv_cache_usage_perc {value}"]
+    found = parse_scrape("\n".join(rows) + "\n", "VLLM", 0.0)
+    assert (found.histograms, found.numbers) == ({}, {})
+
+
+def test_a_histogram_without_its_last_bucket_is_none() -> None:
+    found = parse_scrape('vllm:time_to_first_token_seconds_bucket{le="1"} 10\n', "VLLM", 0.0)
+    assert found.histograms == {}
+
+
+def test_a_series_that_is_there_twice_is_no_page() -> None:
+    """Counting it twice would double the rate."""
+    with pytest.raises(FormatError):
+        parse_scrape('vllm:num_requests_running{a="b"} 1\nvllm:num_requests_running{a="b"} 1\n', "VLLM", 0.0)
+
+
+def test_another_model_of_the_same_server_does_not_count() -> None:
+    """Names with quotes and slashes, one of them ours; a series that says no model is everybody's."""
+    rows = [
+        f'vllm:generation_tokens_total{{engine="{engine}",model_name="{model}"}} {tokens}'
+        for engine, model, tokens in ((0, 'a/\\"b', 5), (1, 'a/\\"b', 7), (0, "other", 1000))
+    ]
+    text = "\n".join([*rows, "vllm:kv_cache_usage_perc 0.5"]) + "\n"
+    assert parse_scrape(text, "VLLM", 0.0, model='a/"b').numbers == {"generatedTokens": 12, "kvUse": 0.5}
+    assert parse_scrape(text, "VLLM", 0.0).numbers["generatedTokens"] == 1012

@@ -16,14 +16,18 @@ OUTPUT_TOKENS = 101.0
 IN_FLIGHT = REQUESTS_PER_S * E2E_S
 """By Little's law."""
 
+VLLM_MODEL, SGLANG_MODEL = "Qwen/Qwen3-32B", "Llama-3.1-8B"
+"""What the mixes of the tests serve; figures of another model would not count."""
+
 Page = Callable[[float], str]
 
 
-def histogram(name: str, count: float, mean: float) -> str:
+def histogram(name: str, count: float, mean: float, model: str) -> str:
     """All values alike, in the middle bucket of three."""
     rows = [(mean / 2, 0.0), (mean * 2, count), ("+Inf", count)]
-    buckets = "".join(f'{name}_bucket{{model_name="m",le="{bound}"}} {value}\n' for bound, value in rows)
-    ends = f'{name}_sum{{model_name="m"}} {count * mean}\n{name}_count{{model_name="m"}} {count}\n'
+    of = f'model_name="{model}"'
+    buckets = "".join(f'{name}_bucket{{{of},le="{bound}"}} {value}\n' for bound, value in rows)
+    ends = f"{name}_sum{{{of}}} {count * mean}\n{name}_count{{{of}}} {count}\n"
     return f"# TYPE {name} histogram\n{buckets}{ends}"
 
 
@@ -37,11 +41,29 @@ def vllm(elapsed_s: float) -> str:
         "vllm:request_prompt_tokens": PROMPT_TOKENS,
         "vllm:request_generation_tokens": OUTPUT_TOKENS,
     }
-    text = "".join(histogram(name, count, mean) for name, mean in means.items())
+    text = "".join(histogram(name, count, mean, VLLM_MODEL) for name, mean in means.items())
     return text + (
         f"# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total {count * OUTPUT_TOKENS}\n"
         f"vllm:prefix_cache_queries_total {count * PROMPT_TOKENS}\nvllm:prefix_cache_hits_total 0\n"
         f"vllm:num_requests_running {IN_FLIGHT}\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.4\n"
+    )
+
+
+def sglang(elapsed_s: float) -> str:
+    """An SGLang 0.5 replica."""
+    count = REQUESTS_PER_S * elapsed_s
+    means = {
+        "sglang:time_to_first_token_seconds": TTFT_S,
+        "sglang:request_time_per_output_token_seconds": TPOT_S,
+        "sglang:e2e_request_latency_seconds": E2E_S,
+        "sglang:prompt_tokens_histogram": PROMPT_TOKENS,
+        "sglang:generation_tokens_histogram": OUTPUT_TOKENS,
+    }
+    text = "".join(histogram(name, count, mean, SGLANG_MODEL) for name, mean in means.items())
+    return text + (
+        f"sglang:generation_tokens_total {count * OUTPUT_TOKENS}\nsglang:prompt_tokens_total {count * PROMPT_TOKENS}\n"
+        f"sglang:cached_tokens_total 0\nsglang:num_running_reqs {IN_FLIGHT}\nsglang:num_queue_reqs 0\n"
+        "sglang:token_usage 0.2\n"
     )
 
 

@@ -93,9 +93,21 @@ def _moe_ranks(layout: Layout, engine: Engine) -> int:
 
 
 def _refuse_repeats(arguments: Sequence[str], flags: FlagMap) -> None:
-    counts = Counter(argument.split("=")[0] for argument in arguments if argument.startswith("--"))
-    repeated = [name for name, count in counts.items() if count > 1]
-    if repeated:
-        raise InputError(
-            "extraArgs", repeated[0], f"not repeat a flag that {flags.engine.value} gets from the configuration"
-        )
+    """Engines take a flag under several spellings, and the last one wins: `_` for `-`, a beginning, `--no-`, `-tp`."""
+    stated = [argument.split("=")[0] for argument in arguments if argument.startswith("-")]
+    own = Counter(_canonical(flags.short_flags.get(name, name)) for name in stated)
+    known = {_canonical(name) for form in flags.forms for name in form.flags} | {
+        _canonical(name) for name in flags.runtime_flags()
+    }
+    for name in stated:
+        flag = _canonical(flags.short_flags.get(name, name))
+        is_beginning = flag not in known and any(other != flag and other.startswith(flag) for other in own)
+        if own[flag] > 1 or is_beginning:
+            raise InputError(
+                "extraArgs", name, f"not repeat a flag that {flags.engine.value} gets from the configuration"
+            )
+
+
+def _canonical(name: str) -> str:
+    name = name.replace("_", "-")
+    return f"--{name.removeprefix('--no-')}" if name.startswith("--no-") else name

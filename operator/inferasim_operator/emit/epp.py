@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from inferasim_operator.emit import yaml
-from inferasim_operator.emit.objects import Manifest, metadata, selector
+from inferasim_operator.emit.objects import Manifest, metadata, object_name, selector
 from inferasim_operator.emit.pod import check_image
 from inferasim_operator.emit.sglang_router import pod_reader
 from inferasim_operator.emit.target import Deployment, Target
@@ -26,7 +26,7 @@ _GRACE_S: Final = 130
 
 def epp_name(target: Target, deployment: Deployment) -> str:
     """The name of the picker's Deployment, Service, account and ConfigMap."""
-    return names.object_name(f"{target.mix}-{deployment.name}", POOL_VALUE)
+    return object_name(target, deployment, POOL_VALUE)
 
 
 def configuration_document(deployment: Deployment) -> dict[str, Any]:

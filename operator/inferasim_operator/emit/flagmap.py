@@ -50,6 +50,8 @@ class FlagMap:
     forms: tuple[Form, ...]
     unsupported: Mapping[str, str]
     """Levers that this range has no flag for, and why."""
+    short_flags: Mapping[str, str]
+    """One-dash spellings of flags that emission gives."""
     env: tuple[Mapping[str, Any], ...]
     container_ports: tuple[Mapping[str, Any], ...]
 
@@ -116,6 +118,7 @@ def _merged(engine: Engine, document: Mapping[str, Any], entry: Mapping[str, Any
         multi_node=None if nodes is None else {group: tuple(nodes[group]) for group in nodes},
         forms=tuple(form_of(record) for record in (*document["common"], *entry.get("flags", ()))),
         unsupported={**document.get("unsupported", {}), **entry.get("unsupported", {})},
+        short_flags=document.get("shortFlags", {}),
         env=(*document.get("env", ()), *entry.get("env", ())),
         container_ports=(*document.get("containerPorts", ()), *entry.get("containerPorts", ())),
     )

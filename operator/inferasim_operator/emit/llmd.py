@@ -10,7 +10,7 @@ from typing import Any, Final
 from inferasim_operator.emit import epp
 from inferasim_operator.emit.configuration import Role, TransferBackend
 from inferasim_operator.emit.flagmap import flag_map
-from inferasim_operator.emit.objects import DEPLOYMENT, MIX, Manifest, metadata, selector
+from inferasim_operator.emit.objects import DEPLOYMENT, MIX, Manifest, metadata, object_name, selector
 from inferasim_operator.emit.pod import check_image
 from inferasim_operator.emit.target import Deployment, Target
 from inferasim_operator.emit.workloads import (
@@ -130,7 +130,7 @@ def _pool(deployment: Deployment, target: Target) -> Manifest:
                 "disaggregation", sorted(nodes), "have both sides on one node, or both on several, in one pool"
             )
         serving[WORKER_INDEX] = "0"
-    name = names.object_name(f"{target.mix}-{deployment.name}")
+    name = object_name(target, deployment)
     spec = {
         "endpointPickerRef": {
             "failureMode": "FailOpen",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from inferasim_operator.emit import llmd, sglang_router
@@ -23,6 +24,10 @@ def emit(deployments: Sequence[Deployment], target: Target) -> list[Manifest]:
     manifests: list[Manifest] = []
     for deployment in deployments:
         manifests += _emit_one(deployment, target)
+    identities = Counter((manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests)
+    twice = [f"{kind} {name}" for (kind, name), count in identities.items() if count > 1]
+    if twice:
+        raise InputError("configurations", twice, "make objects with names of their own")
     return ordered(manifests)
 
 

@@ -33,6 +33,17 @@ _ORDER: Final = (
     "PodMonitor",
 )
 
+_SUFFIXES: Final = ("prefill", "decode", "router", "epp")
+"""What names of objects end in beside the deployment's own."""
+
+
+def object_name(target: Target, deployment: Deployment, *suffixes: str) -> str:
+    """The name of an object of one deployment; `a-b` of mix `c` and `b` of mix `c-a` never get the same."""
+    base = f"{target.mix}-{deployment.name}"
+    if "-" in deployment.name or deployment.name in _SUFFIXES:
+        base = f"{base}-{names.digest([target.mix, deployment.name])[: names.HASH_LENGTH]}"
+    return names.object_name(base, *suffixes)
+
 
 def selector(target: Target, deployment: Deployment, role: str) -> dict[str, str]:
     """The labels that tell one pool's pods from all others; never changed once emitted."""

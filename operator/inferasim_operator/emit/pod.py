@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from inferasim_operator.emit.arguments import render_args
 from inferasim_operator.emit.configuration import Configuration, Role, TransferBackend
 from inferasim_operator.emit.flagmap import FlagMap, flag_map, matches
 from inferasim_operator.emit.levers import levers_of
-from inferasim_operator.emit.nodes import node_affinity
+from inferasim_operator.emit.nodes import node_affinity, refuse_other_nodes
 from inferasim_operator.emit.objects import quantity_mebibytes
 from inferasim_operator.emit.startup import PERIOD_S, startup_budget
 from inferasim_operator.emit.target import Target
@@ -62,11 +62,15 @@ def engine_pod(
     if not position.is_worker:
         container["ports"] = _ports(configuration, role, flags, port)
         container |= _probes(configuration, flags, target)
+    _refuse_seconds(container["volumeMounts"], "mountPath", "pod.volumeMounts")
+    volumes = _volumes(configuration, role, target)
+    _refuse_seconds(volumes, "name", "pod.volumes")
+    refuse_other_nodes(configuration.accelerator, options.node_selector or {})
     pod: dict[str, Any] = {
         "affinity": node_affinity(configuration.accelerator),
         "automountServiceAccountToken": False,
         "containers": [container],
-        "volumes": _volumes(configuration, role, target),
+        "volumes": volumes,
     }
     passed = options.to_dict()
     for name in ("nodeSelector", "tolerations", "priorityClassName", "serviceAccountName", "imagePullSecrets"):
@@ -83,8 +87,22 @@ def pod_labels(target: Target) -> dict[str, str]:
 
 
 def assumptions(configuration: Configuration, target: Target) -> tuple[str, ...]:
-    """What the pod rests on that nobody measured."""
-    return startup_budget(configuration.model.weight_bytes, target.load_bytes_per_s).assumed
+    """What the pod rests on that nobody measured or said."""
+    found = startup_budget(configuration.model.weight_bytes, target.load_bytes_per_s).assumed
+    spans = any(configuration.nodes_per_replica(role) > 1 for role in configuration.roles())
+    if not target.rdma_resources and (spans or configuration.disaggregation is not None):
+        what = "the KV cache moves" if configuration.disaggregation is not None else "collectives run"
+        found += (f"network: no `rdmaResources`; {what} over the pod network unless nodes give cards by other means",)
+    return found
+
+
+def _refuse_seconds(items: Sequence[Mapping[str, Any]], key: str, field: str) -> None:
+    """The API server would refuse the pod; the engine's own folders come first."""
+    seen: set[str] = set()
+    for item in items:
+        if item[key] in seen:
+            raise InputError(field, item[key], f"not repeat a `{key}` of the pod")
+        seen.add(item[key])
 
 
 def model_path(source: ModelSource) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from inferasim_operator.emit.configuration import Role
-from inferasim_operator.emit.objects import Manifest, metadata, selector
+from inferasim_operator.emit.objects import Manifest, metadata, object_name, selector
 from inferasim_operator.emit.pod import check_image
 from inferasim_operator.emit.target import Deployment, Target
 from inferasim_operator.emit.workloads import (
@@ -15,7 +15,6 @@ from inferasim_operator.emit.workloads import (
     leader_selector,
     pod_monitor,
 )
-from inferasim_operator.engine import names
 from simcore.errors import InputError
 
 BOOTSTRAP_ANNOTATION: Final = "sglang.ai/bootstrap-port"
@@ -46,7 +45,7 @@ def _serving_templates(workload: Manifest) -> list[dict[str, Any]]:
 
 
 def _router(deployment: Deployment, target: Target) -> list[Manifest]:
-    name = names.object_name(f"{target.mix}-{deployment.name}", _ROUTER)
+    name = object_name(target, deployment, _ROUTER)
     labels = selector(target, deployment, _ROUTER)
     meta = metadata(target, name, labels)
 

@@ -80,6 +80,8 @@ class Target:
 
     def __post_init__(self) -> None:
         for name in self.rdma_resources:
+            if name.startswith("amd.com/gpu"):
+                raise InputError("rdmaResources", name, "be network cards; GPUs follow from the layout")
             if name.startswith("nvidia.com/"):
                 raise InputError(
                     "rdmaResources", name, "not be a resource of NVIDIA's GPUs: the manifests are for ROCm"

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from inferasim_operator.emit.configuration import Role
 from inferasim_operator.emit.flagmap import flag_map
-from inferasim_operator.emit.objects import ASSUMED, UNVERIFIED, Manifest, metadata, selector
+from inferasim_operator.emit.objects import ASSUMED, UNVERIFIED, Manifest, metadata, object_name, selector
 from inferasim_operator.emit.pod import NodePosition, assumptions, engine_pod, pod_labels
 from inferasim_operator.emit.target import Deployment, Target
-from inferasim_operator.engine import names
 
 SERVICE_PORT: Final = 8000
 WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
@@ -20,7 +19,7 @@ SCRAPE_INTERVAL: Final = "30s"
 def pool_name(target: Target, deployment: Deployment, role: Role) -> str:
     """The name of a pool's objects: mix and deployment, and the role where there are two."""
     suffix = () if role is Role.COLOCATED else (role.value,)
-    return names.object_name(f"{target.mix}-{deployment.name}", *suffix)
+    return object_name(target, deployment, *suffix)
 
 
 def leader_selector(target: Target, deployment: Deployment, role: Role) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,8 +23,25 @@ _BREAKS = frozenset("\r\x85\u2028\u2029")
 """YAML reads these as ends of a line, and a folded end of a line as a space: only an escaped one comes back."""
 
 
+# What PyYAML writes plain and other readers (Go's, YAML 1.2) take for a boolean or a number.
+_WORDS = frozenset({"y", "n", "Y", "N"})
+_OTHER_BASE = re.compile(r"[-+]?0[xob][0-9A-Fa-f_]+")
+
+
+def _is_taken_for_another_type(value: str) -> bool:
+    if value in _WORDS or _OTHER_BASE.fullmatch(value):
+        return True
+    try:
+        float(value.replace(".inf", "inf").replace(".nan", "nan"))
+    except ValueError:
+        return False
+    return True
+
+
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     style = '"' if _BREAKS & set(value) else "|" if "\n" in value else None
+    if style is None and _is_taken_for_another_type(value):
+        style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

@@ -101,7 +101,7 @@ class DirectSource:
     def _scrape(self, pool: Pool, target: Target) -> Scrape | str:
         try:
             text = self._fetch(target.url)
-            return parse_scrape(text, pool.source, self._monotonic_s())
+            return parse_scrape(text, pool.source, self._monotonic_s(), model=pool.model)
         except PageError as error:
             return str(error)
         except FormatError:

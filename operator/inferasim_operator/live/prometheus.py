@@ -70,7 +70,7 @@ class PrometheusSource:
         try:
             values = self._query(selector(pool, series_names(pool.source)), start_s, now_s, step_s)
             clocks = self._query(f"timestamp({selector(pool, _clock_names(pool.source))})", start_s, now_s, step_s)
-            histories = scrapes(values, clocks, pool.source, since_s=now_s - 1.0)
+            histories = scrapes(values, clocks, pool.source, since_s=now_s - 1.0, model=pool.model)
         except PageError as error:
             return Reading(None, f"Prometheus: {error}")
         if not histories:
@@ -108,7 +108,12 @@ def _clock_names(source: str) -> tuple[str, ...]:
 
 
 def scrapes(
-    values: Sequence[Mapping[str, Any]], clocks: Sequence[Mapping[str, Any]], source: str, *, since_s: float
+    values: Sequence[Mapping[str, Any]],
+    clocks: Sequence[Mapping[str, Any]],
+    source: str,
+    *,
+    since_s: float,
+    model: str = "",
 ) -> dict[str, list[Scrape]]:
     """Scrapes by replica in the order of time, each once, of the replicas that have a value at `since_s` or later.
 
@@ -133,7 +138,7 @@ def scrapes(
         if not evaluated_s or evaluated_s[-1] < since_s:
             continue
         by_time = {replica.scraped_at_s[at_s]: replica.samples[at_s] for at_s in evaluated_s}
-        found[name] = [scrape_of(by_time[scraped_s], source, scraped_s) for scraped_s in sorted(by_time)]
+        found[name] = [scrape_of(by_time[scraped_s], source, scraped_s, model=model) for scraped_s in sorted(by_time)]
     return found
 
 

@@ -24,6 +24,8 @@ class Pool:
     port_name: str
     path: str
     gpus_per_replica_count: int = 0
+    model: str = ""
+    """Only series of this model count, where they say one; empty = all."""
     container: str = ""
     """The container whose image and arguments must be these; empty = any."""
     image: str = ""

@@ -19,6 +19,9 @@ SHARES: Final = frozenset({"kvUse", "acceptanceLength"})
 """Gauges that are means over the series of a target; other gauges add up."""
 
 
+MODEL_LABEL: Final = "model_name"
+"""Of vLLM and SGLang; one server may serve several models under one address."""
+
 Sample = tuple[Mapping[str, str], float]
 """Labels and value."""
 
@@ -69,27 +72,37 @@ def metric_names(source: str) -> Mapping[str, tuple[str, ...]]:
     return {quantity: tuple(names) for quantity, names in yaml.safe_load(text)[source].items()}
 
 
-def parse_scrape(text: str, source: str, at_s: float) -> Scrape:
+def parse_scrape(text: str, source: str, at_s: float, *, model: str = "") -> Scrape:
     """A scrape in the Prometheus text format, which is parsed as hostile. Raises FormatError."""
     if len(text) > MAX_BYTES:
         raise FormatError("scrape", None, "text", len(text), f"be at most {MAX_BYTES} characters")
     samples: dict[str, list[Sample]] = {}
+    seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
+                series = sample.name, frozenset(sample.labels.items())
+                if series in seen:
+                    raise ValueError(f"{sample.name} is there twice")
+                seen.add(series)
                 samples.setdefault(sample.name, []).append((sample.labels, float(sample.value)))
     except (ValueError, KeyError, IndexError) as error:
         raise FormatError("scrape", None, "text", text[:40], "be in the Prometheus text format") from error
-    return scrape_of(samples, source, at_s)
+    return scrape_of(samples, source, at_s, model=model)
 
 
-def scrape_of(samples: Mapping[str, Sequence[Sample]], source: str, at_s: float) -> Scrape:
-    """The quantities of `source` in samples by metric name; series of one name add up, shares are averaged."""
+def scrape_of(samples: Mapping[str, Sequence[Sample]], source: str, at_s: float, *, model: str = "") -> Scrape:
+    """The quantities of `source` in samples by metric name; series of one name add up, shares are averaged.
+
+    Series that say they are of another model than `model` do not count; empty = all do.
+    """
+    if model:
+        samples = {name: [one for one in all_ if _is_of(one[0], model)] for name, all_ in samples.items()}
     histograms: dict[str, Histogram] = {}
     numbers: dict[str, float] = {}
     for quantity, names in metric_names(source).items():
         for name in names:
-            if f"{name}_bucket" in samples:
+            if samples.get(f"{name}_bucket"):
                 found = _histogram(samples[f"{name}_bucket"], samples.get(f"{name}_sum", ()))
                 if found is not None:
                     histograms[quantity] = found
@@ -99,6 +112,10 @@ def scrape_of(samples: Mapping[str, Sequence[Sample]], source: str, at_s: float)
                 numbers[quantity] = sum(values) / len(values) if quantity in SHARES else sum(values)
                 break
     return Scrape(at_s, histograms, numbers)
+
+
+def _is_of(labels: Mapping[str, str], model: str) -> bool:
+    return labels.get(MODEL_LABEL, model) == model
 
 
 def series_names(source: str) -> tuple[str, ...]:
@@ -116,7 +133,9 @@ def _histogram(buckets: Iterable[Sample], sums: Iterable[Sample]) -> Histogram |
         except ValueError:
             continue
         counts[bound] = counts.get(bound, 0.0) + value
-    if math.inf not in counts:
-        return None
+    total = sum(value for _, value in sums)
     bounds = tuple(sorted(counts))
-    return Histogram(bounds, tuple(counts[bound] for bound in bounds), sum(value for _, value in sums))
+    # Without a last bucket nobody knows how many there were; a value that is no number makes no mean.
+    if math.inf not in counts or not all(map(math.isfinite, (total, *counts.values()))):
+        return None
+    return Histogram(bounds, tuple(counts[bound] for bound in bounds), total)

@@ -155,6 +155,7 @@ def _pool(emission: Emission, deployment: Deployment, role: Role) -> Pool:
         port_name="http",
         path=flag_map(configuration.engine, configuration.engine_version).metrics_path,
         gpus_per_replica_count=configuration.resolved(role).gpus_count,
+        model=configuration.model.name,
         container=CONTAINER,
         image=str(container["image"]),
         arguments=tuple(container["args"]),
