@@ -56,6 +56,12 @@ _SPECULATION: Final[Mapping[Engine, Path]] = {
     Engine.SGLANG: ("speculative_algorithm",),
     Engine.ATOM: ("method",),
 }
+# What the weights were loaded as.
+_LOADED: Final[Mapping[Engine, Path]] = {
+    Engine.VLLM: ("vllm_config", "load_config", "load_format"),
+    Engine.SGLANG: ("load_format",),
+    Engine.ATOM: ("load_dummy",),
+}
 _CACHE_LABELS: Final = {"enable_prefix_caching": "prefixCaching", "cache_dtype": "kvDtype"}
 """Labels of vllm:cache_config_info."""
 
@@ -175,6 +181,9 @@ def _read_report(engine: Engine, version: str, report: Mapping[str, Any], found:
     holder = _leaf(report, tuple(parents)) if parents else report
     if isinstance(holder, Mapping) and leaf in holder:
         found.note("speculation", "on" if holder[leaf] else "off", "server report")
+    loaded = _leaf(report, _LOADED[engine])
+    if loaded is not None:
+        found.note("randomWeights", "on" if loaded in (True, "dummy") else "off", "server report")
     if engine is Engine.SGLANG:
         _read_sglang_ranks(report, found)
     if isinstance(report.get("version"), str):

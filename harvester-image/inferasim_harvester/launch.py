@@ -53,6 +53,7 @@ def asked_settings(spec: HarvestSpec) -> Settings:
         "graphCapture": "on" if signature.graph_capture == "Enabled" else "off",
         "prefixCaching": "off",
         "speculation": "off" if signature.speculation is None else "on",
+        "randomWeights": "on" if spec.model.weights == "Dummy" else "off",
     }
     for name, word in (
         ("kvDtype", signature.kv_dtype),

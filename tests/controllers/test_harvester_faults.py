@@ -139,9 +139,22 @@ RAN_OTHERWISE = {
         "pipeline_parallel_size": 2,
         "enforce_eager": True,
         "speculative_config": {"method": "ngram"},
+        "load_format": "dummy",
     },
-    Engine.SGLANG: {"tp_size": 2, "pp_size": 2, "disable_cuda_graph": True, "speculative_algorithm": "EAGLE"},
-    Engine.ATOM: {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "enforce_eager": True, "method": "mtp"},
+    Engine.SGLANG: {
+        "tp_size": 2,
+        "pp_size": 2,
+        "disable_cuda_graph": True,
+        "speculative_algorithm": "EAGLE",
+        "load_format": "dummy",
+    },
+    Engine.ATOM: {
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 2,
+        "enforce_eager": True,
+        "method": "mtp",
+        "load_dummy": True,
+    },
 }
 
 
@@ -150,7 +163,8 @@ def test_every_setting_that_ran_otherwise_is_named(engine: Engine, tmp_path: Pat
     found = trial_of(Faults(reported=RAN_OTHERWISE[engine]), tmp_path, engine)
     assert found.verdict("effective-configuration") == "refuse"
     detail = next(c["detail"] for c in found.result["checks"] if c["name"] == "effective-configuration")
-    for name in ("tensorParallel asked 1, ran 2", "pipelineParallel asked 1, ran 2", "speculation asked 'off'"):
+    off = ("speculation asked 'off', ran 'on'", "randomWeights asked 'off', ran 'on'")
+    for name in ("tensorParallel asked 1, ran 2", "pipelineParallel asked 1, ran 2", *off):
         assert name in detail
     # The flag that turns graphs off was not read in this version of SGLang, so nothing was asked for.
     assert ("graphCapture" in detail) is (engine is not Engine.SGLANG)

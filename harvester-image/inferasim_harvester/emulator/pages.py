@@ -111,6 +111,7 @@ def _report(emulator: Emulator) -> dict[str, object]:
             },
             "cache_config": {"enable_prefix_caching": False, "cache_dtype": "auto"},
             "model_config": {"enforce_eager": False},
+            "load_config": {"load_format": "auto"},
             "compilation_config": {"cudagraph_capture_sizes": sizes, "cudagraph_mode": "FULL_AND_PIECEWISE"},
             "scheduler_config": {"max_num_batched_tokens": emulator.token_budget},
         }
@@ -118,14 +119,14 @@ def _report(emulator: Emulator) -> dict[str, object]:
         return {"vllm_config": {**known, "speculative_config": told.get("speculative_config")}}
     if emulator.engine is Engine.SGLANG:
         base = {
-            "tp_size": 1, "pp_size": 1, "speculative_algorithm": None, "ep_size": 1,
+            "tp_size": 1, "pp_size": 1, "speculative_algorithm": None, "load_format": "auto", "ep_size": 1,
             "dp_size": 1, "enable_dp_attention": False, "disable_radix_cache": True,
             "disable_cuda_graph": False, "cuda_graph_bs": sizes, "chunked_prefill_size": emulator.token_budget,
             "max_total_num_tokens": emulator.kv_pool_tokens, "version": emulator.version,
         }  # fmt: skip
         return {**base, **told}
     atom = {
-        "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "method": None,
+        "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "method": None, "load_dummy": False,
         "enable_dp_attention": False, "enable_expert_parallel": False,
         "enable_prefix_caching": False, "enforce_eager": False, "cudagraph_capture_sizes": sizes,
         "max_num_batched_tokens": emulator.token_budget, "version": emulator.version,
