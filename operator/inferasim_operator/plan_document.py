@@ -19,7 +19,7 @@ from simcore.search import plan
 from simcore.search.goal import Goal
 from simcore.search.recommend import Harvest, recommend
 from simcore.search.space import DRAFTERS
-from simcore.search.tiers import Tier, TierChoice
+from simcore.search.tiers import Tier, TierChoice, promise_flags
 from simcore.units import MICRO, MILLI
 
 PERMILLE = 1000
@@ -108,6 +108,8 @@ def tier_document(tier: Tier) -> dict[str, Any]:
 
 def selection(candidate: plan.Candidate, choice: TierChoice, prepared: Prepared) -> dict[str, Any]:
     """What one tier got."""
+    source = _source(candidate, prepared.predictors.of(candidate))
+    flags = {*source.get("flags", ()), *promise_flags(candidate.prediction.interval80, choice.tier)}
     return {
         "tier": choice.tier.name,
         "configuration": configuration(candidate, prepared),
@@ -115,7 +117,7 @@ def selection(candidate: plan.Candidate, choice: TierChoice, prepared: Prepared)
         "predicted": predicted(candidate),
         "headroomPermille": None if choice.headroom_frac is None else _permille(choice.headroom_frac),
         "reason": _reason(candidate, choice, prepared.goal),
-        "source": _source(candidate, prepared.predictors.of(candidate)),
+        "source": source | ({"flags": sorted(flags)} if flags else {}),
     }
 
 

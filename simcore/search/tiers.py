@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -106,6 +106,17 @@ def margins(candidate: Scored, tier: Tier, rule: TierRule) -> dict[str, float]:
 def headroom_frac(candidate: Scored, tier: Tier, rule: TierRule) -> float | None:
     """Smallest margin to the tier's limits; None where it has none."""
     return min(margins(candidate, tier, rule).values(), default=None)
+
+
+def promise_flags(interval80: Mapping[str, tuple[float, float]], tier: Tier) -> tuple[str, ...]:
+    """Flags of a choice that meets `tier` by its point values only: the bad end of an 80 % interval does not.
+
+    `interval80` has (low, high) in seconds for `ttft` and `tpot`. The promise is the tier's own TTFT, not the half of
+    it by which candidates qualify.
+    """
+    slow = interval80["tpot"][1] * tier.min_interactivity_tokens_per_s > 1.0
+    late = tier.max_ttft_s is not None and interval80["ttft"][1] > tier.max_ttft_s
+    return ("limit-inside-interval",) if slow or late else ()
 
 
 def _miss(candidate: Scored, tier: Tier, rule: TierRule) -> float:

@@ -47,6 +47,23 @@ def test_default_tiers_are_those_of_table_15() -> None:
     assert found == [("realtime", 150, 1.0), ("interactive", 70, 2.5), ("responsive", 25, 10.0), ("bulk", 0, None)]
 
 
+@pytest.mark.parametrize(
+    ("ttft_s", "tpot_s", "flagged"),
+    [
+        ((0.2, 2.4), (0.010, 0.014), False),  # 1/0.014 = 71.4 tokens/s
+        ((0.2, 2.4), (0.010, 0.015), True),  # 1/0.015 = 66.7 tokens/s
+        ((0.2, 2.6), (0.010, 0.014), True),
+    ],
+)
+def test_a_limit_inside_the_interval_is_said(
+    ttft_s: tuple[float, float], tpot_s: tuple[float, float], flagged: bool
+) -> None:
+    """70 tokens/s and 2.5 s against the bad ends, by hand; a tier without limits cannot be missed."""
+    interval = {"ttft": ttft_s, "tpot": tpot_s}
+    assert tiers.promise_flags(interval, INTERACTIVE) == (("limit-inside-interval",) if flagged else ())
+    assert tiers.promise_flags(interval, tiers.Tier("bulk", 0, None)) == ()
+
+
 def test_a_candidate_qualifies_at_half_the_ttft_limit() -> None:
     """1.25 s is half of 2.5 s: 1.24 s qualifies, 1.26 s does not although it is within the limit."""
     assert tiers.choose([Point(1.24, 0.010, 100)], INTERACTIVE).chosen == 0
