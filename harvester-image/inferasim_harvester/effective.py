@@ -191,13 +191,24 @@ def _read_report(engine: Engine, version: str, report: Mapping[str, Any], found:
     sizes = next((value for path in _SIZES if isinstance(value := _leaf(report, path), list)), None)
     if sizes and all(isinstance(size, int) for size in sizes):
         found.graph_sizes = tuple(sorted(set(sizes)))
-    mode = _leaf(report, ("vllm_config", "compilation_config", "cudagraph_mode"))
-    if isinstance(mode, str):
-        found.graph_mode = "full" if "FULL" in mode.upper() else "piecewise" if "PIECEWISE" in mode.upper() else None
+    mode = _graph_mode(_leaf(report, ("vllm_config", "compilation_config", "cudagraph_mode")))
+    if mode == "none":
+        found.note("graphCapture", "off", "server report")
+    elif mode is not None:
+        found.graph_mode = mode
     for paths, field_name in ((_BUDGET, "token_budget"), (_LONGEST_CHUNK, "longest_chunk"), (_POOL, "kv_pool_tokens")):
         number = next((v for path in paths if isinstance(v := _leaf(report, path), int) and v > 0), None)
         if number is not None:
             setattr(found, field_name, number)
+
+
+def _graph_mode(value: object) -> str | None:
+    """The mode of decode steps, from vLLM's CUDAGraphMode: a name, its number, or the pair (decode, other steps)."""
+    if isinstance(value, str):
+        name = value.upper()
+        return "full" if "FULL" in name else "piecewise" if "PIECEWISE" in name else "none" if "NONE" in name else None
+    number = value[0] if isinstance(value, list) and value else value
+    return {0: "none", 1: "piecewise", 2: "full"}.get(number) if isinstance(number, int) else None
 
 
 def _read_sglang_ranks(report: Mapping[str, Any], found: Effective) -> None:

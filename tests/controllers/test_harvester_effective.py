@@ -206,6 +206,64 @@ def test_output_that_makes_no_sense(
     assert live_checks.output(recall, kv_dtype, **more).verdict == verdict
 
 
+def test_a_real_report_of_vllm() -> None:
+    """From the answer of vLLM 0.32.0 on a CPU to /server_info?config_format=json, the parts that are read."""
+    report = {
+        "vllm_config": {
+            "parallel_config": {
+                "tensor_parallel_size": 1,
+                "pipeline_parallel_size": 1,
+                "data_parallel_size": 1,
+                "enable_expert_parallel": False,
+            },
+            "cache_config": {
+                "enable_prefix_caching": False,
+                "cache_dtype": "auto",
+                "kv_cache_size_tokens": 349440,
+            },
+            "model_config": {"enforce_eager": True},
+            "scheduler_config": {"max_num_batched_tokens": 2048, "long_prefill_token_threshold": 0},
+            "compilation_config": {"cudagraph_capture_sizes": [], "cudagraph_mode": 0},
+            "load_config": {"load_format": "dummy"},
+            "speculative_config": None,
+        }
+    }
+    found = read_effective(Engine.VLLM, "0.32.0", argv=None, report=report, samples=[], log="")
+    assert found.settings == {
+        "tensorParallel": 1,
+        "pipelineParallel": 1,
+        "attentionDataParallel": 1,
+        "expertParallel": "off",
+        "prefixCaching": "off",
+        "graphCapture": "off",
+        "randomWeights": "on",
+        "speculation": "off",
+    }
+    assert (found.token_budget, found.longest_chunk, found.step_tokens) == (2048, None, 2048)
+    assert (found.kv_pool_tokens, found.graph_sizes) == (349440, ())
+
+
+@pytest.mark.parametrize(
+    ("mode", "known", "capture"),
+    [
+        (0, None, "off"),
+        (1, "piecewise", "on"),
+        (2, "full", "on"),
+        ([2, 0], "full", "on"),
+        ([2, 1], "full", "on"),
+        ("FULL_AND_PIECEWISE", "full", "on"),
+        ("PIECEWISE", "piecewise", "on"),
+        ("NONE", None, "off"),
+        (None, None, "on"),
+    ],
+)
+def test_graph_modes_of_vllm(mode: object, known: str | None, capture: str) -> None:
+    """vllm/config/compilation.py, CUDAGraphMode: numbers and pairs in JSON; `enforce_eager` alone does not tell."""
+    parts = {"compilation_config": {"cudagraph_mode": mode}, "model_config": {"enforce_eager": False}}
+    found = read_effective(Engine.VLLM, "0.33.0", argv=None, report={"vllm_config": parts}, samples=[], log="")
+    assert (found.graph_mode, found.settings["graphCapture"]) == (known, capture)
+
+
 def test_requests_by_rank() -> None:
     name = "vllm:e2e_request_latency_seconds_count"
     page = f'{name}{{engine="0",model_name="m"}} 12\n{name}{{engine="1",model_name="m"}} 4\n'

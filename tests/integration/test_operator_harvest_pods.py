@@ -128,7 +128,7 @@ def test_a_pod_that_is_lost_twice_measures_no_point_twice(
     pods: list[str] = []
     for goal in (1, 3):
         pods.append(_pod(cluster, name, but=pods))
-        process = _container(cluster, job, tmp_path / pods[-1], step_s=0.05)  # a decode point takes ten seconds
+        process = _container(cluster, job, tmp_path / pods[-1], step_s=0.03)  # a decode point takes six seconds
         until(lambda goal=goal: len(_points(cluster, progress)) >= goal, f"{goal} points")  # type: ignore[misc]
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=30)
