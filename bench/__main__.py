@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHES = ("bench_stepcost", "bench_des", "bench_search", "bench_shards", "bench_peer")
+BENCHES = ("bench_stepcost", "bench_des", "bench_search", "bench_shards")
 PEERS = ("bench_point", "bench_peer")
 
 
