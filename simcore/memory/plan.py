@@ -219,7 +219,8 @@ def _pools(
         return None
     reserve = request.reserve
     if reserve is None:
-        notes.append(ASSUMED)
+        if request.engine is not Engine.SGLANG:  # whose pool leaves activations to the rest of the memory
+            notes.append(ASSUMED)
         reserve = Reserve(peak_bytes=activation or 0)
     states = 0
     if request.running_requests:

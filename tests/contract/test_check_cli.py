@@ -107,6 +107,16 @@ def test_unknown_is_null_never_zero() -> None:
     assert flash["kvBytesPerTokenPerRankEstimate"] > 0
 
 
+def test_what_the_capacity_rests_on_is_said() -> None:
+    case: dict[str, Any] = {"model": "DeepSeek-R1", "accelerator": "MI355X", "layout": {"tensorParallel": 8}}
+    said = " | ".join(check_document(case | {"engine": "vLLM"})["assumed"])
+    assert "activation working set" in said
+    assert "nominal class" in said
+    reserve = {"nonTorchBytes": 1 << 30, "peakBytes": 4 << 30}
+    measured = check_document(case | {"engine": "vLLM", "reserve": reserve, "accelerator": "MI300X"})
+    assert measured["assumed"] == []
+
+
 def test_both_spellings_and_the_name_agree() -> None:
     short = {"layers": 32, "hidden": 4096, "heads": 32, "kvHeads": 8, "headDim": 128, "intermediate": 14336,
              "vocab": 128256, "maxPos": 131072}  # fmt: skip

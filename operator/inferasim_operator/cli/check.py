@@ -61,7 +61,9 @@ def check_document(document: dict[str, Any]) -> dict[str, Any]:
         answer = _single(case, card, to_layout(case.layout, engine))
     else:
         raise InputError("layout", None, "be given", "or `enumerate: true`, or `prefill` and `decode`")
-    return answer | _common(case, card)
+    common = _common(case, card)
+    common["assumed"] += answer.get("assumed", [])
+    return answer | common
 
 
 def _single(case: CheckInput, card: ModelCard, layout: Layout) -> dict[str, Any]:
@@ -86,9 +88,19 @@ def _answer(judgement: Judgement, legal: LegalityCase, memory: MemoryPlan | None
         "violations": violations,
         "unverified": [_violation(item) for item in judgement.unverified],
         "advisories": advisories,
+        "assumed": _assumed(memory, legal, case),
         **_layout_figures(legal),
         **_memory_figures(memory, case, legal.card),
     }
+
+
+def _assumed(memory: MemoryPlan | None, legal: LegalityCase, case: CheckInput) -> list[str]:
+    """What the capacity rests on that nobody measured or stated."""
+    found = [] if memory is None else list(memory.assumed)
+    device = legal.accelerator
+    if device is not None and "hbm_bytes" in device.assumed and case.kv_pool_bytes_per_gpu is None:
+        found.append(f"memory of {device.name}: the nominal class, not what a device reports")
+    return found
 
 
 def _violation(item: Any) -> dict[str, Any]:
@@ -297,8 +309,9 @@ def _print_table(answer: dict[str, Any]) -> None:
     for key, style in (("violations", "red"), ("unverified", "yellow")):
         for item in answer[key]:
             console.print(f"  [{style}]{item['rule']}[/{style}] {item['tensor']}: {item['detail']}", highlight=False)
-    for note in answer["advisories"]:
-        console.print(f"  note: {note}", highlight=False, markup=False)
+    for word, notes in (("note", answer["advisories"]), ("assumed", answer["assumed"])):
+        for note in notes:
+            console.print(f"  {word}: {note}", highlight=False, markup=False)
     if "layouts" in answer:
         table = Table("layout", "GPUs", "replicas", "idle", "weights GiB/GPU", "KV tokens", "verdict")
         for row in [*answer["layouts"], *answer["unverifiedLayouts"]]:
