@@ -114,7 +114,7 @@ def selection(candidate: plan.Candidate, choice: TierChoice, prepared: Prepared)
         "tier": choice.tier.name,
         "configuration": configuration(candidate, prepared),
         "gpus": candidate.gpus_count,
-        "predicted": predicted(candidate),
+        "predicted": predicted(candidate) | _acceptance(candidate, prepared),
         "headroomPermille": None if choice.headroom_frac is None else _permille(choice.headroom_frac),
         "reason": _reason(candidate, choice, prepared.goal),
         "source": source | ({"flags": sorted(flags)} if flags else {}),
@@ -185,6 +185,14 @@ def _proposed(overrides: Overrides | None) -> dict[str, Any]:
         if drafts is None
         else {"method": _METHODS[drafts.drafter], "draftTokens": drafts.draft_tokens},
     }
+
+
+def _acceptance(candidate: plan.Candidate, prepared: Prepared) -> dict[str, int]:
+    """With speculation, the acceptance that the figures hold for: a live deployment is compared at no other."""
+    if candidate.overrides is None or candidate.overrides.speculation is None:
+        return {}
+    cost = prepared.predictors.of(candidate).facts(candidate.shape).cost
+    return {"acceptanceLengthPermille": round(cost.tokens_per_step * PERMILLE)}
 
 
 _METHODS: Mapping[Drafter, str] = {drafter: method for method, drafter in DRAFTERS.items()}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 
 from inferasim_operator.cli.render import render_document
-from inferasim_operator.planning import compute_plan
+from inferasim_operator.plan_document import selection
+from inferasim_operator.planning import answer_prepared, compute_plan
 from simcore.anchors.builtin import builtin_anchor
+from simcore.cards import load_model_card
+from simcore.prediction.costs import Speculation, acceptance
+from simcore.prediction.predictor import Overrides
+from simcore.search.space import DRAFTERS
 
 ANCHOR = "llama-3.1-8b-sglang-mi355x-tp1"
 
@@ -65,3 +71,23 @@ def test_what_nobody_measured_is_not_told_to_the_router() -> None:
     (selection,) = result["selected"]
     assert "peakPrefillTokensPerSecond" not in selection["source"]
     assert "prefix-cache-affinity-filter" not in picker_plugins(result)
+
+
+def test_with_speculation_the_promise_says_its_acceptance() -> None:
+    """Paper Eq. 2: `tokens_per_step` of the step cost; DeepSeek-R1's own heads, three drafts."""
+    spec = {
+        "model": {"name": "DeepSeek-R1"},
+        "cluster": {"accelerator": "MI355X", "nodes": 1},
+        "engines": [{"name": "SGLang", "version": "0.5.19", "layouts": [{"tensorParallel": 8}]}],
+        "workload": {"fixed": {"promptTokens": 1024, "outputTokens": 32}},
+        "load": {"concurrencies": [4]},
+        "tiers": [{"name": "bulk"}],
+        "anchors": {"mode": "Simulate"},
+    }
+    prepared, found = answer_prepared({"spec": spec, "anchors": {}})
+    plain, choice = found.candidates[0], found.choices[0]
+    drafting = replace(plain, overrides=Overrides(speculation=Speculation(DRAFTERS["MTP"], 3)))
+    lengths = acceptance(load_model_card("DeepSeek-R1"), DRAFTERS["MTP"]).accepted_length_tokens
+    told = selection(drafting, choice, prepared)["predicted"]["acceptanceLengthPermille"]
+    assert told == round(1000 * lengths[2])
+    assert "acceptanceLengthPermille" not in selection(plain, choice, prepared)["predicted"]

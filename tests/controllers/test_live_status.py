@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,12 @@ from inferasim_operator.kinds.deploymentmix.live import LiveState
 from inferasim_operator.kinds.deploymentmix.live_anchor import Basis
 from inferasim_operator.kinds.deploymentmix.observe import Observed, observe
 from inferasim_operator.kinds.deploymentmix.plan import plan
-from inferasim_operator.live.compare import Comparison, Figure
+from inferasim_operator.live.compare import Comparison, Figure, incomparable
 from inferasim_operator.live.export import LiveCollector
 from inferasim_operator.live.loop import LiveLoop
 from inferasim_operator.live.request import Report, Subject
+from inferasim_operator.live.scrape import Histogram
+from inferasim_operator.live.window import Window
 from simcore.anchors.schema import parse_anchor
 from tests import builders
 from tests.conditions import assert_conditions
@@ -136,6 +139,28 @@ def test_what_cannot_be_compared_is_said_before_it_is_read() -> None:
     mix = DeploymentMix.model_validate(raw)
     emission = render.emission("chat", "serving", mix.spec, None)
     assert "acceptance length" in live.subject(mix, emission, emission.chosen[0], is_direct=True).problem
+
+
+def test_speculation_is_compared_at_the_acceptance_that_was_predicted() -> None:
+    """Case B07: 2.66 tokens per step; a drafter that does worse is another load, not an error of the prediction."""
+    raw = raw_mix()
+    (named,) = raw["spec"]["configurations"]
+    named["configuration"]["speculation"] = {"method": "NGram", "draftTokens": 3}
+    named["predicted"] = {**PREDICTED, "acceptanceLengthPermille": 2660}
+    mix = DeploymentMix.model_validate(raw)
+    emission = render.emission("chat", "serving", mix.spec, None)
+    found = live.subject(mix, emission, emission.chosen[0], is_direct=True)
+    assert found.problem == ""
+    assert found.promise is not None
+    assert found.promise.acceptance_length_tokens == 2.66
+
+    def reasons(accepted: float) -> tuple[str, ...]:
+        counters = {"drafts": 100.0, "acceptedTokens": accepted}
+        seen = Window(60.0, 1, histograms={"ttft": Histogram((math.inf,), (100.0,), 40.0)}, counters=counters)
+        return tuple(r for r in incomparable(found.promise, seen, seen) if "acceptance" in r)  # type: ignore[arg-type]
+
+    assert reasons(accepted=166.0) == ()
+    assert reasons(accepted=100.0) == ("acceptance length is 2, predicted for 2.66",)
 
 
 @pytest.mark.parametrize(

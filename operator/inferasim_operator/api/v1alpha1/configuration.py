@@ -124,6 +124,10 @@ class Prediction(ApiModel):
     tpot_microseconds: Count
     tokens_per_second_per_gpu: Count = Field(description="Output tokens.")
     tokens_per_second_per_user: Count | None = None
+    acceptance_length_permille: Annotated[int, Field(ge=1000, le=65_000)] | None = Field(
+        default=None,
+        description="With speculation: tokens that a step commits per request, the verified one included; 2660 = 2.66.",
+    )
     interval80: Interval80 | None = None
 
 

@@ -115,7 +115,7 @@ def _problem(choice: Chosen, emission: Emission) -> str:
     configuration = choice.deployment.configuration
     if choice.predicted is None:
         return "nothing was predicted for this configuration"
-    if configuration.speculation is not None:
+    if configuration.speculation is not None and choice.predicted.acceptance_length_permille is None:
         return "the prediction does not say which acceptance length it holds for"
     if configuration.disaggregation is not None and emission.target.format is not Format.LLMD:
         return "each engine sees a part of a request only, and no endpoint picker of llm-d sees all of it"
@@ -126,6 +126,7 @@ def _promise(choice: Chosen) -> Promise:
     assert choice.predicted is not None  # noqa: S101 - a choice without a prediction is a problem
     configuration, predicted = choice.deployment.configuration, choice.predicted
     role = Role.DECODE if configuration.disaggregation is not None else Role.COLOCATED
+    length = predicted.acceptance_length_permille
     return Promise(
         ttft_s=predicted.ttft_milliseconds * MILLI,
         tpot_s=predicted.tpot_microseconds * MICRO,
@@ -135,6 +136,7 @@ def _promise(choice: Chosen) -> Promise:
         prompt_tokens=float(configuration.prompt_tokens),
         output_tokens=float(configuration.output_tokens),
         block_tokens=configuration.block_size or BLOCK_TOKENS,
+        acceptance_length_tokens=None if length is None else length / PERMILLE,
     )
 
 

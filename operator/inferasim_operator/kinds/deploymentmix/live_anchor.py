@@ -62,6 +62,7 @@ def refusal(configuration: Configuration, anchor: Anchor) -> str:
         "accelerator": (sign.accelerator, configuration.accelerator),
         "tensor parallel": (sign.tensor_parallel, layout.tensor_parallel),
         "expert parallel": (sign.expert_parallel, layout.expert_parallel),
+        "speculation": (sign.speculation is not None, configuration.speculation is not None),
         "attention data parallel": (sign.attention_data_parallel, layout.attention_data_parallel),
     }
     for name, (theirs, ours) in pairs.items():
