@@ -105,13 +105,13 @@ def _of_tier(candidates: Sequence[Candidate], choice: TierChoice, rule: TierRule
             return {}
         nearest = candidates[choice.nearest]
         why = f"nearest to tier {choice.tier.name}, which nothing meets"
-        return {nearest.shape.key: _harvest(nearest, why, 0.0, 0.0)}
+        return {_measured_as(nearest): _harvest(nearest, why, 0.0, 0.0)}
     chosen = candidates[choice.chosen]
     leaders: dict[tuple[object, ...], Candidate] = {}
     for candidate in sorted(candidates, key=lambda c: (-c.throughput_per_gpu_tokens_per_s, c.gpus_count, c.key)):
         if all(margin >= 0 for margin in margins(candidate, choice.tier, rule).values()):
-            leaders.setdefault(candidate.shape.key, candidate)
-    others = {key: leader for key, leader in leaders.items() if key != chosen.shape.key}
+            leaders.setdefault(_measured_as(candidate), candidate)
+    others = {key: leader for key, leader in leaders.items() if key != _measured_as(chosen)}
     value = chosen.throughput_per_gpu_tokens_per_s
     found: dict[tuple[object, ...], Harvest] = {}
     if _is_moved(chosen):
@@ -119,7 +119,7 @@ def _of_tier(candidates: Sequence[Candidate], choice: TierChoice, rule: TierRule
         gain, change = (
             (0.0, 0.0) if runner_up is None else gain_of_choice(value, _log_sd(chosen), min(runner_up, value))
         )
-        found[chosen.shape.key] = _harvest(chosen, f"chosen for tier {choice.tier.name}", gain, change)
+        found[_measured_as(chosen)] = _harvest(chosen, f"chosen for tier {choice.tier.name}", gain, change)
     for key, other in others.items():
         if _is_moved(other):
             gain, change = gain_of_option(other.throughput_per_gpu_tokens_per_s, _log_sd(other), value)
@@ -136,6 +136,12 @@ def _harvest(candidate: Candidate, role: str, gain_frac: float, change_frac: flo
         f"choice with probability {change_frac:.0%} and brings {gain_frac:.1%} of throughput per GPU on average"
     )
     return Harvest(candidate.shape.option.engine, candidate.shape.layout, reason, gain_frac, change_frac, interval_frac)
+
+
+def _measured_as(candidate: Candidate) -> tuple[object, ...]:
+    """What one harvest measures: a layout of an engine, whatever its caches and settings."""
+    option = candidate.shape.option
+    return option.engine, option.version, candidate.shape.layout
 
 
 def _is_moved(candidate: Candidate) -> bool:

@@ -13,8 +13,10 @@ import yaml
 from typer.testing import CliRunner
 
 from inferasim_operator.cli.app import app
+from inferasim_operator.plan_question import parse_spec
 
-ANCHORS = str(Path(__file__).resolve().parents[2] / "examples" / "anchors")
+ROOT = Path(__file__).resolve().parents[2]
+ANCHORS = str(ROOT / "examples" / "anchors")
 PLAN: dict[str, Any] = {
     "model": {"name": "Llama-3.1-8B"},
     "cluster": {"accelerator": "MI355X", "nodes": 1, "gpuBudget": 4},
@@ -148,3 +150,19 @@ def test_a_trace_in_a_config_map_comes_with_the_files(tmp_path: Path) -> None:
     code, out, _ = invoke(tmp_path, spec, "-f", str(tmp_path / "trace.yaml"))
     assert code == 0
     assert json.loads(out)["selected"][0]["configuration"]["promptTokens"] == 1024
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("plan*.yaml")), ids=lambda path: path.stem)
+def test_every_example_plan_is_one(path: Path) -> None:
+    (document,) = yaml.safe_load_all(path.read_text())
+    assert parse_spec(document["spec"]).to_dict() == document["spec"]
+
+
+def test_the_example_mix_is_served(tmp_path: Path) -> None:
+    """What the example promises: all of it, on fewer than the node's GPUs."""
+    document = yaml.safe_load((ROOT / "examples" / "plan-mix.yaml").read_text())
+    code, out, _ = invoke(tmp_path, document)
+    mix = json.loads(out)["mix"]
+    assert code == 0
+    assert mix["servedTokensPerSecond"] == mix["demandTokensPerSecond"] == 17_000
+    assert mix["gpus"] < mix["gpuBudget"] == 8
