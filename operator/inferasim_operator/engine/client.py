@@ -95,7 +95,7 @@ class Client:
             )
 
         load()
-        configuration.connection_pool_maxsize = 16
+        configuration.connection_pool_maxsize = 24  # the threads of all kinds, the lease, and the live figures
         configuration.retries = False  # our own worker retries, with backoff, and says so in the status
         api = library.ApiClient(configuration)
         api.user_agent = f"{manager}/v1alpha1"

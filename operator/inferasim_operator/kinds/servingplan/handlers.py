@@ -14,7 +14,8 @@ from inferasim_operator.kinds.servingplan.observe import Observed, observe
 from inferasim_operator.kinds.servingplan.observe_harvests import ANY_HARVEST
 from inferasim_operator.kinds.servingplan.plan import plan
 
-KIND: Kind[Observed] = Kind(resource=ServingPlan.resource, observe=observe, plan=plan)
+# A pass is four requests, so with thousands of plans a restart takes as long as the server's answers over the threads.
+KIND: Kind[Observed] = Kind(resource=ServingPlan.resource, observe=observe, plan=plan, threads=8)
 
 
 def register(registry: kopf.OperatorRegistry, wiring: Wiring) -> None:
