@@ -33,7 +33,7 @@ class PlannedRow:
 
     series: str
     error: dict[str, float | None]
-    is_covered: bool | None
+    is_covered: dict[str, bool | None]
 
 
 def planned_rows(rows: Sequence[CorpusRow]) -> list[PlannedRow]:
@@ -103,9 +103,13 @@ def _scored(name: str, row: CorpusRow, prediction: Prediction) -> PlannedRow:
         "ttft": (prediction.ttft_s, row.ttft_s),
         "throughput": (prediction.throughput_tokens_per_s, row.throughput_tokens_per_s),
     }
-    error = {key: found / held - 1.0 if found is not None and held else None for key, (found, held) in pairs.items()}
-    low, high = prediction.interval80["tpot"]
-    return PlannedRow(name, error, None if row.tpot_s is None else low <= row.tpot_s <= high)
+    error: dict[str, float | None] = {}
+    covered: dict[str, bool | None] = {}
+    for key, (found, held) in pairs.items():
+        low, high = prediction.interval80[key]
+        error[key] = found / held - 1.0 if found is not None and held else None
+        covered[key] = low <= held <= high if held else None
+    return PlannedRow(name, error, covered)
 
 
 def medians(rows: Sequence[PlannedRow]) -> dict[str, float]:
@@ -126,13 +130,18 @@ def markdown(rows: Sequence[PlannedRow], title: str) -> str:
         "An anchor fitted from each series' anchor rows, its target rows asked of `predict`: the simulator with the",
         f"engine's default settings, up to {MOST_CLIENTS} clients, equal questions once.",
         "",
-        "| kind | rows | TPOT | TTFT | throughput | 80 % covered (TPOT) |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| kind | rows | TPOT | TTFT | throughput | 80 % covered: TPOT | TTFT | throughput |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for kind in sorted({row.series.split(":")[0] for row in rows}):
         mine = [row for row in rows if row.series.split(":")[0] == kind]
         errors = medians(mine)
-        covered = [row.is_covered for row in mine if row.is_covered is not None]
         cells = [f"{errors.get(name, math.nan):.1f}" for name in QUANTITIES]
-        lines.append(f"| {kind} | {len(mine)} | {' | '.join(cells)} | {100.0 * sum(covered) / len(covered):.1f} |")
+        cells += [f"{_covered_percent(mine, name):.1f}" for name in QUANTITIES]
+        lines.append(f"| {kind} | {len(mine)} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def _covered_percent(rows: Sequence[PlannedRow], name: str) -> float:
+    held = [row.is_covered[name] for row in rows if row.is_covered[name] is not None]
+    return 100.0 * sum(map(bool, held)) / len(held) if held else math.nan
