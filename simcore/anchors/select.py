@@ -161,6 +161,8 @@ def refusal_reasons(target: Target, anchor: Anchor, *, allow_dummy_weights: bool
         reasons.append("harvested on a CPU: never used to plan GPUs")
     if target.image and sign.image and target.image != sign.image:
         reasons.append(f"stale: harvested with image {sign.image}, the target runs {target.image}")
+    if target.speculates and target.speculation is None and sign.speculation is None:
+        reasons.append("speculation: anchor runs none, target asks for it (public case B07)")
     if target.speculates is False and sign.speculation is not None:
         reasons.append(f"speculation: anchor runs {sign.speculation.method}, target asks none")
     reasons += [

@@ -177,6 +177,14 @@ def test_a_narrower_anchor_must_be_a_sweep() -> None:
     assert select_anchor(TARGET, [anchor(batches=(16, 32, 64), tensorParallel=4, source="fitted")]).chosen is None
 
 
+def test_an_anchor_without_speculation_serves_no_speculative_plan() -> None:
+    """Public case B07."""
+    plain = anchor()
+    selection = select_anchor(replace(TARGET, speculates=True), [plain])
+    assert selection.chosen is None
+    assert "speculation" in reasons(selection, plain)
+
+
 def test_one_checkpoint_by_two_names_is_one_model() -> None:
     asked = replace(TARGET, model="Llama-3.1-8B")
     for name in ("meta-llama/Llama-3.1-8B-Instruct", "Llama-3.1-8B-Instruct", "Meta-Llama-3.1-8B"):
