@@ -30,7 +30,7 @@ AGENT = {"url": "http://127.0.0.1:9/v1", "model": "m"}
 
 def invoke(folder: Path, document: dict[str, Any], *arguments: str) -> tuple[int, str, str]:
     path = folder / "plan.yaml"
-    path.write_text(yaml.safe_dump(document))
+    path.write_text(json.dumps(document))  # a repeated value is no alias here
     result = CliRunner().invoke(app, ["plan", "-f", str(path), "-f", ANCHORS, "-o", "json", *arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

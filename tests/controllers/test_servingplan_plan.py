@@ -292,6 +292,16 @@ def test_small_searches_stay_in_the_operator_and_large_ones_do_not() -> None:
     assert sharding.pods_count(spec(results={"claim": {"claimName": "tables"}})) == 1, "the operator mounts no volumes"
 
 
+def test_a_question_that_no_config_map_holds_is_told() -> None:
+    """A megabyte of noise as a trace: packed it stays larger than an object of etcd."""
+    noise = hashlib.shake_256(b"noise").hexdigest(1_100_000)
+    observed = _observed(search=SearchJob(2, "example.test/op:1"), request={"trace": {"data": noise}})
+    decided, status, reasons = _decide(observed)
+    assert reasons["Stalled"] == Reason.QUESTION_TOO_LARGE
+    assert "put its trace on a volume" in status["conditions"][0]["message"]
+    assert decided.actions == ()
+
+
 def test_volumes_of_a_search_reach_its_pods() -> None:
     """A trace's claim read-only under the folder of claims, the results' claim, a folder named as the answer is."""
     manifest = builders.serving_plan(

@@ -44,6 +44,7 @@ class Reason(StrEnum):
     NO_NODES_FOUND = "NoNodesFound"
     NO_WORKER_IMAGE = "NoWorkerImage"
     QUEUED = "Queued"
+    QUESTION_TOO_LARGE = "QuestionTooLarge"
     JOB_FAILED = "JobFailed"
     SHARDS_MISSING = "ShardsMissing"
 

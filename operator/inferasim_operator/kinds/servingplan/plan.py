@@ -80,7 +80,10 @@ def _search(observed: Observed, search: SearchJob, conditions: Conditions, gener
     failure = searching.failure(search)
     if failure is not None:
         return Plan(_stalled(observed, conditions, generation, failure))
-    actions = searching.actions(observed.raw, observed.plan, observed.digest, observed.request, search)
+    try:
+        actions = searching.actions(observed.raw, observed.plan, observed.digest, observed.request, search)
+    except ValueError as error:
+        return Plan(_stalled(observed, conditions, generation, checks.Finding(Reason.QUESTION_TOO_LARGE, str(error))))
     stage = searching.stage(observed.plan, search)
     conditions.working(stage.reason, stage.message)
     status = _status(observed, conditions, generation, progress=searching.progress(search))

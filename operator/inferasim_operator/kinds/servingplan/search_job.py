@@ -62,7 +62,10 @@ def run_objects(
     shards_count: int,
     image: str,
 ) -> tuple[Manifest, ...]:
-    """All objects of one search, in the order in which they are to be created; the Job comes last."""
+    """All objects of one search, in the order in which they are to be created; the Job comes last.
+
+    Raises ValueError for a question that no ConfigMap holds.
+    """
     name = plan.metadata.name
     job = job_name(name, digest, shards_count)
     shards = [shard_name(job, index) for index in range(shards_count)]
@@ -71,6 +74,10 @@ def run_objects(
     objects: list[Manifest] = []
     if options.service_account_name is None:
         objects.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(owner, account, JOB_ROLE)})
+    packed = packing.pack(names.canonical_json(request))
+    if len(packed) > packing.LIMIT_BYTES:
+        text = f"the question takes {len(packed)} bytes, a ConfigMap holds {packing.LIMIT_BYTES}"
+        raise ValueError(f"{text}; put its trace on a volume (workload.trace.claim)")
     objects += [
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -90,7 +97,7 @@ def run_objects(
             "kind": "ConfigMap",
             "metadata": _metadata(owner, request_name(job), SHARD_ROLE),
             "immutable": True,
-            "binaryData": {REQUEST_KEY: packing.pack(names.canonical_json(request))},
+            "binaryData": {REQUEST_KEY: packed},
         },
     ]
     objects += [
