@@ -17,6 +17,7 @@ GENERATORS = (
     "kinddoc.py",
     "picture.py",
     "metricdoc.py",
+    "faultdoc.py",
     "anchors_from_table20.py",
 )
 
