@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def renamed(document: dict[str, Any], deployment: str) -> dict[str, Any]:
         (("a-b", "prefill"), ("a", "b")),
         (("a-b", "router"), ("a", "b")),
         (("a", "b-router"), ("a", "b")),
+        (("2x", "b"), ("mix-2x", "b")),
     ],
 )
 def test_two_mixes_never_make_objects_of_one_name(one: tuple[str, str], other: tuple[str, str]) -> None:
@@ -55,7 +57,7 @@ def test_two_mixes_never_make_objects_of_one_name(one: tuple[str, str], other: t
         ]
         found = identities(documents)
         assert len(set(found)) == len(found)
-        assert all(len(name) <= 63 for _, name in found)
+        assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name) for _, name in found), "Services' names"
 
 
 @given(st.text(max_size=60))

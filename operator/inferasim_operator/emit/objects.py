@@ -38,10 +38,16 @@ _SUFFIXES: Final = ("prefill", "decode", "router", "epp")
 
 
 def object_name(target: Target, deployment: Deployment, *suffixes: str) -> str:
-    """The name of an object of one deployment; `a-b` of mix `c` and `b` of mix `c-a` never get the same."""
+    """The name of an object of one deployment; `a-b` of mix `c` and `b` of mix `c-a` never get the same.
+
+    It begins with a letter, which a Service's name must.
+    """
     base = f"{target.mix}-{deployment.name}"
-    if "-" in deployment.name or deployment.name in _SUFFIXES:
-        base = f"{base}-{names.digest([target.mix, deployment.name])[: names.HASH_LENGTH]}"
+    mark = names.digest([target.mix, deployment.name])[: names.HASH_LENGTH]
+    if base[0].isdigit():
+        base = f"mix-{base}-{mark}"
+    elif "-" in deployment.name or deployment.name in _SUFFIXES:
+        base = f"{base}-{mark}"
     return names.object_name(base, *suffixes)
 
 
