@@ -12,8 +12,7 @@ from inferasim_operator.cli.render import render_document
 from inferasim_operator.plan_document import selection
 from inferasim_operator.planning import answer_prepared, compute_plan
 from simcore.anchors.builtin import builtin_anchor
-from simcore.cards import load_model_card
-from simcore.prediction.costs import Speculation, acceptance
+from simcore.prediction.costs import Speculation
 from simcore.prediction.predictor import Overrides
 from simcore.search.space import DRAFTERS
 
@@ -74,7 +73,7 @@ def test_what_nobody_measured_is_not_told_to_the_router() -> None:
 
 
 def test_with_speculation_the_promise_says_its_acceptance() -> None:
-    """Paper Eq. 2: `tokens_per_step` of the step cost; DeepSeek-R1's own heads, three drafts."""
+    """Case B07: three drafts with an acceptance length of 2.66 as measured."""
     spec = {
         "model": {"name": "DeepSeek-R1"},
         "cluster": {"accelerator": "MI355X", "nodes": 1},
@@ -86,8 +85,7 @@ def test_with_speculation_the_promise_says_its_acceptance() -> None:
     }
     prepared, found = answer_prepared({"spec": spec, "anchors": {}})
     plain, choice = found.candidates[0], found.choices[0]
-    drafting = replace(plain, overrides=Overrides(speculation=Speculation(DRAFTERS["MTP"], 3)))
-    lengths = acceptance(load_model_card("DeepSeek-R1"), DRAFTERS["MTP"]).accepted_length_tokens
+    drafting = replace(plain, overrides=Overrides(speculation=Speculation(DRAFTERS["MTP"], 3, (1.8, 2.3, 2.66))))
     told = selection(drafting, choice, prepared)["predicted"]["acceptanceLengthPermille"]
-    assert told == round(1000 * lengths[2])
+    assert told == 2660
     assert "acceptanceLengthPermille" not in selection(plain, choice, prepared)["predicted"]
