@@ -45,6 +45,7 @@ class Flag(StrEnum):
     ATTENTION_DP = "attention-dp-differs"
     UNVERIFIED = "unverified-signature"
     """A field the anchor does not know: benchmark tables do not print everything."""
+    FP8_KV = "fp8-kv-output-unchecked"
     DUMMY_WEIGHTS = "dummy-weights"
     CHECKS = "checks-flagged"
     NOT_MEASURED = "not-harvested"
@@ -211,6 +212,8 @@ def difference_flags(target: Target, anchor: Anchor) -> dict[Flag, str]:
     unknown = [name for name, held, asked, _ in _defining(target, anchor) if held is None and asked is not None]
     if unknown:
         flags[Flag.UNVERIFIED] = f"the anchor does not record {', '.join(unknown)}"
+    if target.kv_dtype is None and _has_unchecked_fp8_kv(anchor):
+        flags[Flag.FP8_KV] = "nobody asked for the anchor's FP8 KV cache, and no harvest check has passed its output"
     if not anchor.provenance.real_weights:
         flags[Flag.DUMMY_WEIGHTS] = "harvested with random weights"
     flagged = [result.name for result in check_anchor(anchor) if result.verdict is Verdict.FLAG]
@@ -276,6 +279,7 @@ def _rank(target: Target, anchor: Anchor, flags: Mapping[Flag, str]) -> tuple[ob
     largest = anchor.decode[0].points[-1].batch
     return (
         Flag.DUMMY_WEIGHTS in flags,
+        Flag.FP8_KV in flags,
         Flag.WIDER_ANCHOR in flags,
         doublings,
         Flag.EXPERT_PARALLEL in flags,
@@ -329,6 +333,13 @@ def same_model(left: str, right: str) -> bool:
         return True
     known = known_model(left)
     return known is not None and known == known_model(right)
+
+
+def _has_unchecked_fp8_kv(anchor: Anchor) -> bool:
+    """FP8 KV of the other kind serves 200 and garbage, as fast as the right one (public case A24)."""
+    if _format(anchor.signature.kv_dtype or "") != "fp8":
+        return False
+    return not any(check.name == "output" and check.verdict == "pass" for check in anchor.provenance.checks)
 
 
 def _is_cpu(anchor: Anchor) -> bool:

@@ -237,3 +237,15 @@ def test_order_and_repeats_do_not_matter() -> None:
     first = select_anchor(TARGET, anchors)
     for order in itertools.permutations(anchors):
         assert select_anchor(TARGET, [*order, order[0]]) == first
+
+
+def test_fp8_kv_that_nobody_asked_for_is_flagged_unless_its_output_was_checked() -> None:
+    """Public case A24: FP8 KV of the other kind answers 200 with garbage; an anchor with a plain cache goes first."""
+    open_target = replace(TARGET, kv_dtype=None)
+    checked = {"checks": [{"name": "output", "verdict": "pass", "detail": "97 % continued"}]}
+    assert select_anchor(TARGET, [anchor()]).flags == ()
+    assert select_anchor(open_target, [anchor()]).flags == ("fp8-kv-output-unchecked",)
+    assert select_anchor(open_target, [anchor(**checked)]).flags == ()
+    plain = anchor(kvDtype="bf16")
+    assert select_anchor(open_target, [anchor(), plain]).chosen == plain
+    assert select_anchor(open_target, [anchor(**checked)]).adopted is not None
