@@ -56,6 +56,8 @@ HOST_BYTES: Final = 1199e9
 """--l1-size-gb of the LMCache server, taken as shared evenly by the ranks (assumed)."""
 HOST_LINK_BYTES_PER_S: Final = 64e9
 LEAST_OUTPUT_TOKENS: Final = 20
+IN_FLIGHT_PER_CLIENT: Final = 0.9
+"""Of the trace with matched answers and gaps, as replayed: what a client has in flight on average."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,8 @@ class Scale:
 
     outputs: float = 1.0
     gaps: float = 1.0
+    clients: float = 1.0
+    """More clients stand for sub-agents that run beside a session; the engine's places stay."""
 
 
 def expanded(row: Row, scale: Scale) -> list[dict[str, Any]]:
@@ -221,7 +225,7 @@ def _longest(row: Row) -> int:
 
 
 def matched(runs: Path, run: Measured, clients: int, trace: Path) -> Scale:
-    """Outputs to the run's mean, gaps to the mean of the 1-client run: properties of the load, not of the engine."""
+    """Outputs and requests in flight to the run's means, gaps to the 1-client run's: the load, not the engine."""
     served = [json.loads(line) for line in (runs / RUNS[1] / "aiperf_artifacts" / "profile_export.jsonl").open()]
     last_end: dict[str, int] = {}
     gaps_s = []
@@ -234,12 +238,14 @@ def matched(runs: Path, run: Measured, clients: int, trace: Path) -> Scale:
     requests = [one for row in sessions for item in row.value["requests"] for one in item.get("requests", [item])]
     outputs, waits_s = (float(np.mean([request[name] for request in requests])) for name in ("out", "think_time"))
     gap_s = float(np.mean(np.clip(gaps_s, 0.0, IDLE_CAP_S)))
-    return Scale(run.figures["output tokens"] / outputs, gap_s / waits_s)
+    in_flight = run.figures["in flight"] / (clients * IN_FLIGHT_PER_CLIENT)
+    return Scale(run.figures["output tokens"] / outputs, gap_s / waits_s, in_flight)
 
 
 def replayed(table: StepTable, run: Measured, clients: int, trace: Path, seed: int, scale: Scale) -> dict[str, float]:
     """The run's figures from a simulation of it: requests that arrive and end within an hour after the warm-up."""
-    sessions = drawn_sessions(trace, clients, seed, scale)
+    sent = max(1, round(clients * scale.clients))
+    sessions = drawn_sessions(trace, sent, seed, scale)
     tier = None
     if "lmcache" in RUNS[clients]:
         block_bytes = KV_BYTES_PER_TOKEN * BLOCK_TOKENS
@@ -248,11 +254,11 @@ def replayed(table: StepTable, run: Measured, clients: int, trace: Path, seed: i
         Engine.VLLM, clients, BATCHED_TOKENS, BATCHED_TOKENS, run.pool_tokens, block_tokens=1, prefix_caching=True
     )
     pool = Pool(table, rules, gpus_per_replica_count=GPUS, host_tier=tier)
-    load = Workload(lambda _: session_batches(sessions, BLOCK_TOKENS), clients, BLOCK_TOKENS)
+    load = Workload(lambda _: session_batches(sessions, BLOCK_TOKENS), sent, BLOCK_TOKENS)
     r = simulate(Deployment(pool), load, seed=seed).records
     assert r is not None  # noqa: S101 - records are kept
     order = np.argsort(r.arrival_ns, kind="stable")
-    warm_end = int(r.finish_ns[order[:clients]].max())
+    warm_end = int(r.finish_ns[order[:sent]].max())
     window_end = warm_end + int(WINDOW_S * NS_PER_S)
     kept = (r.arrival_ns >= warm_end) & (r.finish_ns <= window_end) & ~r.rejected
     overlap = np.minimum(r.finish_ns, window_end) - np.maximum(r.admitted_ns, warm_end)
@@ -311,7 +317,7 @@ def main() -> int:
     for title, scales in (
         ("The trace as it is:", dict.fromkeys(RUNS, Scale())),
         (
-            "Outputs scaled to each run's mean, gaps to those of the 1-client run:",
+            "Answers and requests in flight scaled to each run's mean, gaps to those of the 1-client run:",
             {clients: matched(given.runs, run, clients, given.trace) for clients, run in measured.items()},
         ),
     ):
