@@ -261,6 +261,19 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> LiveLoop:
     return loop
 
 
+def test_a_package_that_cannot_be_is_a_fault_of_the_mix(idle: LiveLoop) -> None:
+    """Final, with the reason; the repository is not asked again and again."""
+    git = {"url": "https://git.example.test/a.git", "branch": "main", "path": "a", "package": "Helm"}
+    raw = raw_mix("vllm-llmd-colocated", delivery={"type": "Git", "git": git})
+    raw["metadata"]["name"] = "m" * 60
+    key = ObjectKey("serving", raw["metadata"]["name"])
+    found = observe(Context(FakeCluster(raw)), key)
+    assert found is not None
+    assert "53 characters" in found.emission_problem
+    assert conditions(plan(found, NOW))["Stalled"] == ("True", "CannotEmit")
+    assert not idle.known(key)
+
+
 def test_a_mix_is_watched_until_it_is_gone(idle: LiveLoop) -> None:
     cluster, key = FakeCluster(raw_mix(**ASKED)), ObjectKey("serving", "chat")
     look = observe(Context(cluster), key)

@@ -17,7 +17,7 @@ from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
 from inferasim_operator.convert import first_error, parse_conditions
 from inferasim_operator.delivery.background import Deliveries, DeliveryState
 from inferasim_operator.delivery.git import Credentials, GitRequest, deliver
-from inferasim_operator.emit.package import OWNED
+from inferasim_operator.emit.package import OWNED, Package
 from inferasim_operator.engine import labels
 from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.kind import Context
@@ -112,6 +112,8 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         return Observed(raw, mix, plan=plan, live_state=live_observe.look(context, mix, None))
     try:
         emission = render.emission(key.name, key.namespace, spec, plan.answer if plan is not None else None)
+        if spec.package is Package.HELM:
+            emission.files(spec.package)  # what no chart takes is a fault of the mix, not of the repository
     except InputError as error:
         state = live_observe.look(context, mix, None)
         return Observed(raw, mix, plan=plan, emission_problem=str(error), live_state=state)
