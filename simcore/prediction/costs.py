@@ -10,8 +10,8 @@ from simcore.anchors.schema import Anchor
 from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.layout import Engine, Layout, resolve
 from simcore.cards.model import ModelCard
-from simcore.data.acceptance import AcceptanceCurve, borrow_acceptance
-from simcore.errors import InputError
+from simcore.data.acceptance import AcceptanceCurve, borrow_acceptance, find_acceptance
+from simcore.errors import InputError, UnknownNameError
 from simcore.laws.fusions import check_fusions
 from simcore.laws.speculation import DEPTH_LIMIT, Drafter, extrapolated_tokens, geometric_chain
 from simcore.stepcost.analytical import AnalyticalStepCost, analytical
@@ -28,7 +28,9 @@ class Speculation:
     drafter: Drafter
     draft_tokens: int
     accepted_length_tokens: tuple[float, ...] = ()
-    """L(1..K) as the user measured it; empty takes the model's own or a borrowed curve."""
+    """L(1..K) as the user measured it; empty takes the curve measured for the model and this drafter."""
+    borrows_acceptance: bool = False
+    """Without either, take the sibling head's or other models' median (App. A.2) instead of refusing (case B07)."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,20 @@ def _analytical(request: CostRequest) -> AnalyticalStepCost:
     )
 
 
-def acceptance(card: ModelCard, drafter: Drafter) -> AcceptanceCurve:
-    """The measured acceptance of `drafter`, the model's own or borrowed. Raises UnknownNameError: none is assumed."""
-    return borrow_acceptance(model=card.name, drafter=drafter.value)
+def acceptance(card: ModelCard, drafter: Drafter, *, borrows: bool = False) -> AcceptanceCurve:
+    """The acceptance measured for model and drafter; with `borrows` the nearest other. Raises UnknownNameError."""
+    find = borrow_acceptance if borrows else find_acceptance
+    return find(model=card.name, drafter=drafter.value)
+
+
+def _curve(card: ModelCard, asked: Speculation) -> AcceptanceCurve:
+    try:
+        return acceptance(card, asked.drafter, borrows=asked.borrows_acceptance)
+    except UnknownNameError as error:
+        hint = f"nobody measured {asked.drafter.value} on {card.name}"
+        if not asked.borrows_acceptance:
+            hint += "; `borrowAcceptance: true` takes the nearest other curve"
+        raise InputError("speculation.acceptedLengthTokens", None, "be given", hint) from error
 
 
 def _speculative(cost: StepCost, request: CostRequest, asked: Speculation) -> StepCost:
@@ -100,7 +113,7 @@ def _speculative(cost: StepCost, request: CostRequest, asked: Speculation) -> St
     stated = asked.accepted_length_tokens
     borrowed, source = "", "as stated"
     if not stated:
-        curve = acceptance(request.card, asked.drafter)
+        curve = _curve(request.card, asked)
         stated, borrowed, source = curve.accepted_length_tokens, curve.borrowed, curve.source
     if not all(1.0 <= tokens <= depth + 1 for depth, tokens in enumerate(stated, start=1)):
         raise InputError("speculation.acceptedLengthTokens", stated, "lie from 1 to depth + 1 at each depth")

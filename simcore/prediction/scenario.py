@@ -46,6 +46,7 @@ class SpeculationInput(Strict):
         Annotated[list[Annotated[float, Field(ge=1, allow_inf_nan=False)]], Field(min_length=1, max_length=DEPTH_LIMIT)]
         | None
     ) = None
+    borrow_acceptance: bool = False
 
 
 class KvOffloadInput(Strict):
@@ -248,7 +249,8 @@ def _overrides(given: ScenarioInput, engine: case.EngineInput) -> Overrides:
     speculation = None
     if drafter is not None:
         accepted = tuple(drafter.accepted_length_tokens or ())
-        speculation = Speculation(Drafter(drafter.method.lower()), drafter.draft_tokens, accepted)
+        method = Drafter(drafter.method.lower())
+        speculation = Speculation(method, drafter.draft_tokens, accepted, drafter.borrow_acceptance)
     offload = None
     if tier is not None:
         link = tier.link_gigabytes_per_second

@@ -70,6 +70,14 @@ class Trial:
     opportunities: Mapping[str, float] = field(default_factory=dict)
     """Fusions worth at least 2 % of the decode step: share of it that each saves."""
     candidate: Candidate | None = None
+    miss_frac: float = 0.0
+    """By how much a priced trial misses the latency budgets."""
+
+    @property
+    def miss_rank(self) -> tuple[float, int]:
+        """Ascending, the nearer to the budgets first; of equals the one that takes fewer GPUs. Priced trials only."""
+        assert self.candidate is not None  # noqa: S101
+        return self.miss_frac, self.candidate.gpus_count
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -227,10 +235,10 @@ class Space:
         if method == "MTP" and not card.mtp_layers_count:
             return False
         try:
-            curve = acceptance(card, DRAFTERS[method])
+            acceptance(card, DRAFTERS[method])
         except UnknownNameError:
             return False
-        return method == "MTP" or not curve.borrowed  # an EAGLE-3 head that nobody measured may not exist
+        return True
 
     @cached_property
     def baseline(self) -> Configuration:
@@ -382,6 +390,7 @@ class Space:
             candidate.prediction.flags,
             self._opportunities(candidate, configuration),
             candidate,
+            self.slo.miss_frac(candidate.prediction),
         )
 
     def _overrides(self, configuration: Configuration) -> Overrides:

@@ -118,7 +118,7 @@ def test_the_models_own_acceptance_is_taken_and_a_borrowed_one_is_flagged(tmp_pa
     measured = find_acceptance(model="GLM-5.2", drafter="mtp").accepted_length_tokens[1]
     assert found["itlMs"]["mean"] / found["tpotMs"]["mean"] == pytest.approx(measured, rel=0.01)
     assert "acceptance-borrowed" not in found["flags"]
-    borrowed = predicted(tmp_path, speculation={"method": "EAGLE3", "draftTokens": 2})
+    borrowed = predicted(tmp_path, speculation={"method": "EAGLE3", "draftTokens": 2, "borrowAcceptance": True})
     assert "acceptance-borrowed" in borrowed["flags"]
 
 
@@ -126,6 +126,8 @@ def test_the_models_own_acceptance_is_taken_and_a_borrowed_one_is_flagged(tmp_pa
     ("drafter", "fragment"),
     [
         ({"method": "NGRAM", "draftTokens": 2}, "ngram"),  # nobody measured it: no default (B07)
+        ({"method": "NGRAM", "draftTokens": 2, "borrowAcceptance": True}, "ngram"),
+        ({"method": "EAGLE3", "draftTokens": 2}, "acceptedLengthTokens"),  # not on this model
         ({"method": "MTP", "draftTokens": 9}, "draftTokens"),
         ({"method": "MTP", "draftTokens": 0}, "draftTokens"),
         ({"method": "Medusa", "draftTokens": 2}, "speculation.method"),
