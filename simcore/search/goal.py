@@ -91,12 +91,9 @@ class Goal:
     def _slo_binds(self, candidates: Sequence[Candidate], tier: Tier) -> TierChoice:
         """All miss the SLO: the nearest is the one that misses by the smallest sum of shares."""
 
-        def miss(candidate: Candidate) -> float:
-            total = 0.0
-            for reached_s, most_s in ((candidate.ttft_s, self.slo.max_ttft_s), (candidate.tpot_s, self.slo.max_tpot_s)):
-                total += max(0.0, reached_s / most_s - 1.0) if most_s is not None else 0.0
-            return total
+        def miss(index: int) -> tuple[float, object]:
+            return self.slo.miss_frac(candidates[index].prediction), candidates[index].key
 
-        nearest = min(range(len(candidates)), key=lambda index: (miss(candidates[index]), candidates[index].key))
+        nearest = min(range(len(candidates)), key=miss)
         detail = "; ".join(self.slo.misses(candidates[nearest].prediction))
         return TierChoice(tier, None, None, (), nearest, Binding("slo", 0.0, 0.0, detail))

@@ -68,6 +68,8 @@ class Session:
         self._on_trial = on_trial
         self.entries: list[Entry] = []
         self.best: Entry | None = None
+        self.nearest: Entry | None = None
+        """The priced trial that misses the latency budgets by least, as long as none keeps them."""
         self._seen: dict[str, Entry] = {}
         self.lines: list[dict[str, Any]] = [self.header()]
         """The ledger so far; `json_lines` is its text."""
@@ -118,9 +120,16 @@ class Session:
         self.lines.append(entry.document())
         if trial.legal and (self.best is None or trial.rank < self.best.trial.rank):
             self.best = entry
+        elif trial.miss_frac > 0 and (self.nearest is None or trial.miss_rank < self.nearest.trial.miss_rank):
+            self.nearest = entry
         if self._on_trial is not None:
             self._on_trial(entry)
         return entry
+
+    @property
+    def leader(self) -> Entry | None:
+        """What a search goes on from: the best trial, or the nearest to being legal."""
+        return self.best or self.nearest
 
     def write(self, kind: str, **fields: Any) -> None:
         """Add a line that is not a trial: a plan, a note, a question."""

@@ -24,6 +24,8 @@ def moves(space: Space, at: Configuration) -> Iterator[list[Move]]:
             continue
         if name == "speculation.method":
             yield list(_speculation_moves(space, at))
+        elif name == "load.concurrency":
+            yield list(_load_moves(space, at))
         else:
             yield [(name, {name: value}) for value in _others(space.legal_values[name], at[name])]
 
@@ -36,6 +38,14 @@ def _layout_moves(space: Space, at: Configuration) -> Iterator[Move]:
         for replicas in sorted({1, most, min(int(at["replicas"]), most)}):
             if replicas in space.legal_values["replicas"]:
                 yield "layout", {**widths, "replicas": replicas}
+
+
+def _load_moves(space: Space, at: Configuration) -> Iterator[Move]:
+    """With fewer clients than replicas some would be idle: then as many replicas as there are offered for so few."""
+    for clients in _others(space.legal_values["load.concurrency"], at["load.concurrency"]):
+        fit = [value for value in space.legal_values["replicas"] if int(value) <= int(clients)]
+        replicas = at["replicas"] if at["replicas"] in fit else fit[-1]
+        yield "load.concurrency", {"load.concurrency": clients, "replicas": replicas}
 
 
 def _speculation_moves(space: Space, at: Configuration) -> Iterator[Move]:
@@ -57,13 +67,11 @@ def _others(values: tuple[Value, ...], current: Value) -> list[Value]:
 
 
 def run_local(session: Session) -> None:
-    """From the best trial, take the best change of each group in turn, until a whole round changes nothing."""
+    """From the best trial, or the nearest to being legal, take the best change of each group in turn, until a whole
+    round changes nothing."""
     space = session.space
-    if session.best is None:
-        return
-    while True:
-        before = session.best
-        at = space.complete(session.best.trial.configuration)
+    while (before := session.leader) is not None:
+        at = space.complete(before.trial.configuration)
         for group in moves(space, at):
             for label, change in group:
                 configuration = {**at, **change}
@@ -71,6 +79,8 @@ def run_local(session: Session) -> None:
                     continue
                 if session.try_(configuration, f"local: {label}") is None:
                     return
-            at = space.complete(session.best.trial.configuration)
-        if session.best is before:
+            leader = session.leader
+            assert leader is not None  # noqa: S101 - there was one, and one never goes
+            at = space.complete(leader.trial.configuration)
+        if session.leader is before:
             return

@@ -59,6 +59,11 @@ class Slo:
             found.append(f"TPOT {prediction.tpot_s:.4g} s misses the budget of {self.max_tpot_s:g} s")
         return tuple(found)
 
+    def miss_frac(self, prediction: Prediction) -> float:
+        """By how much the means miss the budgets, each as a share of its budget, summed; 0 = both are kept."""
+        pairs = ((prediction.ttft_s, self.max_ttft_s), (prediction.tpot_s, self.max_tpot_s))
+        return sum(max(0.0, reached_s / most_s - 1.0) for reached_s, most_s in pairs if most_s is not None)
+
 
 @dataclass(frozen=True)
 class Reading:

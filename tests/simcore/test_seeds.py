@@ -152,3 +152,19 @@ def test_fusions_are_reported_and_chosen_only_where_a_build_can_have_them() -> N
     assert "modelled-fusions" in fused.flags
     repeated = space("tpot", builds_fusions=True).evaluate({"fusions": "add_rmsnorm+add_rmsnorm"})
     assert not repeated.legal
+
+
+def test_a_local_search_goes_on_from_the_nearest_where_nothing_keeps_the_slo() -> None:
+    """The SLO is the TTFT of the quickest of all seeds; the baseline alone misses it, and there is no best trial."""
+    free = Session(space(), budget_count=1000)
+    run_seeds(free)
+    quickest = min(entry.trial.figures["ttft"] or 9.9 for entry in free.entries if entry.trial.legal)
+    slo = Slo(max_ttft_s=quickest * 1.0001)
+    session = Session(space(slo=slo), budget_count=1000)
+    run_seeds(session, most_count=1)
+    assert session.best is None
+    assert session.nearest is not None
+    run_local(session)
+    assert session.best is not None
+    assert session.best.trial.candidate is not None
+    assert not slo.misses(session.best.trial.candidate.prediction)
