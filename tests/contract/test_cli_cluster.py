@@ -14,7 +14,9 @@ import yaml
 from typer.testing import CliRunner
 
 from inferasim_operator.cli.app import app
+from inferasim_operator.engine import client
 from inferasim_operator.kinds.servingplan import render
+from simcore.errors import InputError
 from tests import builders
 from tests.controllers.test_report_pages import RESULT
 from tests.page_rules import assert_page
@@ -202,3 +204,14 @@ def test_harvest_logs_come_whole_or_with_the_reason_why_not(tmp_path: Path, serv
     assert "has not started: 0/3 nodes: no amd.com/gpu" in error
     server[pods] = {"items": []}
     assert "has no pod: Measuring: phase Decode" in invoke(tmp_path, "harvest", "logs", "tp4")[2]
+
+
+def test_in_a_pod_the_pods_namespace_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kubectl exec` into the operator's image and ask there: no kubeconfig, the service account instead."""
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "namespace").write_text("serving\n")
+    monkeypatch.setattr(client, "_SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "api.example")
+    assert client.context_namespace() == "serving"
+    with pytest.raises(InputError):
+        client.context_namespace(kubeconfig=str(tmp_path / "none"))

@@ -30,11 +30,19 @@ from simcore.errors import InputError
 Object = dict[str, Any]
 TIMEOUT_S = 30.0
 _config: Any = library_config  # the library has no types
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def _is_in_pod(kubeconfig: str | None, context: str | None) -> bool:
+    """Whether the pod's service account is meant: it is there, and nothing else was named."""
+    named = kubeconfig is not None or context is not None
+    return not named and (_SERVICE_ACCOUNT / "token").exists() and "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 def context_namespace(*, kubeconfig: str | None = None, context: str | None = None) -> str:
-    """The namespace that a person means who names none: the context's, else `default`. Raises InputError."""
+    """The namespace meant where none is named: the pod's or the context's, else `default`. Raises InputError."""
+    if _is_in_pod(kubeconfig, context):
+        return (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
     contexts, active = _read_config(lambda: _config.list_kube_config_contexts(config_file=kubeconfig), kubeconfig)
     chosen = next((item for item in contexts if item["name"] == context), active)
     return str(((chosen or {}).get("context") or {}).get("namespace") or "default")
@@ -81,10 +89,9 @@ class Client:
     def connect(cls, *, manager: str, kubeconfig: str | None = None, context: str | None = None) -> Client:
         """A client for `kubeconfig`, else the pod's service account, else the usual context. Raises InputError."""
         configuration = library.Configuration()
-        in_pod = kubeconfig is None and context is None and _SERVICE_ACCOUNT.exists()
 
         def load() -> None:
-            if in_pod and "KUBERNETES_SERVICE_HOST" in os.environ:
+            if _is_in_pod(kubeconfig, context):
                 _config.load_incluster_config(client_configuration=configuration)
                 return
             _read_config(
