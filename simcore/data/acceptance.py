@@ -6,6 +6,7 @@ fallback, which a plan has to ask for and to report.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ from simcore.data.loader import parse_yaml
 from simcore.errors import FormatError, UnknownNameError
 
 _KEYS: Final = frozenset({"model", "checkpoint", "drafter", "thinking", "variant", "accepted_length_tokens", "source"})
+_STORAGE: Final = re.compile(r"-(bf16|fp8(-ptpc)?|mxfp4|nvfp4|fp4|int4)$")
 _SIBLING: Final = {"mtp": "eagle3", "eagle3": "mtp"}
 
 
@@ -72,9 +74,9 @@ def load_acceptance() -> tuple[AcceptanceCurve, ...]:
 
 def find_acceptance(*, model: str, drafter: str, thinking: bool = True, variant: str = "") -> AcceptanceCurve:
     """The curve measured for `model` with `drafter`, by model or checkpoint name. Raises UnknownNameError if none."""
-    wanted = model.strip().lower()
+    wanted = {model.strip().lower(), _STORAGE.sub("", model.strip().lower())}  # a checkpoint in another format fits
     for curve in load_acceptance():
-        named = wanted in {curve.model.lower(), curve.checkpoint.lower()}
+        named = not wanted.isdisjoint({curve.model.lower(), curve.checkpoint.lower()})
         if named and (curve.drafter, curve.thinking, curve.variant) == (drafter, thinking, variant):
             return curve
     known = {f"{curve.model}/{curve.drafter}" for curve in load_acceptance()}

@@ -102,6 +102,7 @@ def test_a_model_nobody_measured_is_refused_and_a_borrowed_curve_says_so() -> No
     own = find_acceptance(model="glm-5.2", drafter="mtp")
     assert own.accepted_length_tokens[:3] == (1.84, 2.50, 2.99)  # InferenceX, GLM-5.2 FP8, thinking on
     assert borrow_acceptance(model="GLM-5.2", drafter="mtp") == own
+    assert find_acceptance(model="GLM-5.2-MXFP4", drafter="mtp") == own, "the same model stored otherwise"
     with pytest.raises(UnknownNameError, match=r"GLM-5\.2/mtp"):
         find_acceptance(model="GLM-5.2", drafter="eagle3")
     assert "sibling head mtp" in borrow_acceptance(model="GLM-5.2", drafter="eagle3").borrowed
