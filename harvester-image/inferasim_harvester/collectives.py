@@ -70,7 +70,7 @@ async def measure(ranks: int, folder: Path, port: int, *, largest_bytes: int | N
     try:
         record: dict[str, Any] = json.loads(made.read_text(encoding="utf-8"))
         points_of(record)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise MeasurementFailedError(f"the collective benchmark wrote no points: {error}") from error
     made.unlink()
     return {**record, "fits": fits(points_of(record))}

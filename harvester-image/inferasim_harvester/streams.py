@@ -124,7 +124,7 @@ def _events(answer: Answer) -> tuple[list[tuple[float, dict[str, Any]]], bool]:
                 continue
             try:
                 event = json.loads(data)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise RequestFailedError(f"the stream holds no JSON: {data[:80]!r}") from error
             if not isinstance(event, dict):
                 raise RequestFailedError(f"the stream holds no object: {data[:80]!r}")

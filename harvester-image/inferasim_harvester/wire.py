@@ -84,7 +84,7 @@ class Answer:
         """The body as JSON. Raises RequestFailedError."""
         try:
             return json.loads(self.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RequestFailedError(f"the engine's answer is no JSON: {self.body[:80]!r}") from error
 
 

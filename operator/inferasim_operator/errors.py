@@ -111,7 +111,7 @@ def cluster_error(status: int, body: str) -> ClusterError:
         answer = json.loads(body)
         if isinstance(answer, dict) and answer.get("kind") == "Status":
             message, reason = str(answer.get("message") or message), str(answer.get("reason") or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     undeclared = _UNDECLARED.search(message)
     if undeclared is not None:

@@ -236,7 +236,7 @@ def cold_first_wave(ttft_s: Sequence[float], concurrency: int, *, warmup_dropped
     values = np.asarray(ttft_s, dtype=float)
     if len(values) == 0:
         return CheckResult("cold-first-wave", Verdict.REFUSE, "no request was measured")
-    late = np.flatnonzero(values > OUTLIER_FACTOR * np.median(values))
+    late = np.flatnonzero(values > OUTLIER_FACTOR * float(np.median(values)))
     kept = values[concurrency:] if len(values) > concurrency else values
     numbers = {
         "outliers": float(len(late)),

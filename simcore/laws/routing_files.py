@@ -76,13 +76,17 @@ def read_table(text: str, where: str) -> tuple[ExpertLoad, ...]:
     try:
         rows = json.loads(text)["expertLoad"]
         table = tuple(sorted(ExpertLoad(**{**row, "phase": Phase(row["phase"])}) for row in rows))
-    except (ValueError, KeyError, TypeError) as error:
+        small = [
+            row
+            for row in table
+            if not all(n >= 1 for n in (row.rows_factor, row.experts_factor, row.step_tokens, row.expert_parallel))
+        ]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise FormatError(
             where, None, "expertLoad", str(error)[:_REASON_CHARACTERS], "be a table of expert load"
         ) from error
-    for row in table:
-        if not (row.rows_factor >= 1 and row.experts_factor >= 1 and row.step_tokens >= 1 and row.expert_parallel >= 1):
-            raise FormatError(where, None, "expertLoad", row, "hold factors and counts of at least 1")
+    if small:
+        raise FormatError(where, None, "expertLoad", small[0], "hold factors and counts of at least 1")
     return table
 
 

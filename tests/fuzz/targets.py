@@ -175,6 +175,7 @@ def targets() -> dict[str, Target]:
     told = harvest_render.harvester_spec(AnchorHarvest.model_validate(builders.anchor_harvest()))
     anchor = json.loads(builders.anchor().to_json())
     load = {"phase": "decode", "step_tokens": 8, "expert_parallel": 8, "rows_factor": 1.2, "experts_factor": 1.1}
+    load |= {"samples_count": 32}
     words = b"timestamp,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
     sessions = b'{"session_id": "a", "block_size": 64, "requests": [{"in": 128, "out": 16, "hash_ids": [1, 2]}]}\n'
     return {

@@ -80,7 +80,7 @@ def _take_config_map(
 def _json(text: str, path: str, key: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(path, None, key, str(error), "be JSON") from error
 
 

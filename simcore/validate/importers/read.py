@@ -67,6 +67,8 @@ def _parse(text: str, where: str, line: int | None) -> Any:
         raise FormatError(where, line or error.lineno, "document", error.msg, "be JSON") from error
     except RecursionError as error:
         raise FormatError(where, line, "document", "nesting", "not be nested without end") from error
+    except ValueError as error:  # a number of 5,000 digits
+        raise FormatError(where, line, "document", str(error), "be JSON") from error
 
 
 def _keys(document: Node) -> str:
