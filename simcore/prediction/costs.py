@@ -114,7 +114,8 @@ def _speculative(cost: StepCost, request: CostRequest, asked: Speculation) -> St
     borrowed, source = "", "as stated"
     if not stated:
         curve = _curve(request.card, asked)
-        stated, borrowed, source = curve.accepted_length_tokens, curve.borrowed, curve.source
+        borrowed, source = curve.borrowed, curve.source
+        stated = tuple(np.maximum.accumulate(curve.accepted_length_tokens).tolist())  # a measured fall is noise
     if not all(1.0 <= tokens <= depth + 1 for depth, tokens in enumerate(stated, start=1)):
         raise InputError("speculation.acceptedLengthTokens", stated, "lie from 1 to depth + 1 at each depth")
     if sorted(stated) != list(stated):

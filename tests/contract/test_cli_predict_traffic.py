@@ -11,7 +11,11 @@ import yaml
 from typer.testing import CliRunner
 
 from inferasim_operator.cli.app import app
-from simcore.data.acceptance import find_acceptance
+from simcore.cards.layout import Engine, Layout
+from simcore.cards.library import known_model, load_accelerator_card, load_model_card
+from simcore.data.acceptance import AcceptanceCurve, find_acceptance, load_acceptance
+from simcore.laws.speculation import Drafter
+from simcore.prediction.costs import CostRequest, Speculation, build_cost
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -120,6 +124,20 @@ def test_the_models_own_acceptance_is_taken_and_a_borrowed_one_is_flagged(tmp_pa
     assert "acceptance-borrowed" not in found["flags"]
     borrowed = predicted(tmp_path, speculation={"method": "EAGLE3", "draftTokens": 2, "borrowAcceptance": True})
     assert "acceptance-borrowed" in borrowed["flags"]
+
+
+@pytest.mark.parametrize("curve", [c for c in load_acceptance() if c.thinking and not c.variant], ids=lambda c: c.model)
+def test_every_measured_curve_can_be_used(curve: AcceptanceCurve) -> None:
+    """Also where a measured length falls by noise (DeepSeek-V4-Pro: 2.55 at depth six, 2.54 at seven)."""
+    model = known_model(curve.model)
+    if model is None:
+        pytest.skip("no card of that name")
+    asked = Speculation(Drafter(curve.drafter), 8)
+    layout = Layout(tensor_parallel=8)
+    request = CostRequest(
+        load_model_card(model), load_accelerator_card("MI355X"), Engine.SGLANG, layout, "bf16", 1, speculation=asked
+    )
+    assert build_cost(request).tokens_per_step == pytest.approx(max(curve.accepted_length_tokens), rel=0.01)
 
 
 @pytest.mark.parametrize(
