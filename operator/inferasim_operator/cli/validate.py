@@ -12,6 +12,7 @@ from simcore.errors import InputError
 from simcore.stepcost.width import WidthLaw
 from simcore.validate.corpus import read_corpus
 from simcore.validate.evaluate import evaluate
+from simcore.validate.ladders import ladders
 from simcore.validate.report import LAW_TEXT, report
 from simcore.validate.steps import is_steps_file, read_steps, steps_report
 
@@ -43,8 +44,9 @@ def run(corpus: str, law: str = WidthLaw.SPLIT_FLOOR.value) -> dict[str, Any]:
     if is_steps_file(corpus):
         return steps_report(read_steps(corpus), law=chosen)
     refused: dict[str, str] = {}
-    rows = evaluate(read_corpus(corpus), law=chosen, refused=refused)
-    return report(rows, law=chosen.value, refused=refused)
+    corpus_rows = read_corpus(corpus)
+    rows = evaluate(corpus_rows, law=chosen, refused=refused)
+    return report(rows, law=chosen.value, refused=refused) | {"ladders": ladders(corpus_rows, rows)}
 
 
 def draw(result: dict[str, Any]) -> None:
@@ -67,6 +69,12 @@ def draw(result: dict[str, Any]) -> None:
     console = screen()
     console.print(table)
     console.print(f"law: {result['law']['name']} – {result['law']['explanation']}")
+    for mode, order in result.get("ladders", {}).items():
+        if order["pairs"]:
+            console.print(
+                f"layout ladders, {mode}: {_shown(order['pairsOrderedPercent'])} % of {order['pairs']} pairs ordered, "
+                f"regret {_shown(order['regretPercent'])} %"
+            )
     for item in result["refused"]:
         console.print(f"refused: {item['series']}: {item['reason']}", style="red", markup=False)
     flagged = sorted({flag for row in result["rows"] for flag in row["flags"]})
