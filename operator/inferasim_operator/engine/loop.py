@@ -127,10 +127,8 @@ class Workers:
             if worker.versions:
                 return
             worker.woken.clear()
-            remaining_s = deadline - asyncio.get_running_loop().time()
-            if remaining_s <= 0:
-                return
             try:
-                await asyncio.wait_for(worker.woken.wait(), remaining_s)
+                async with asyncio.timeout_at(deadline):  # not wait_for, which is a second task for each object
+                    await worker.woken.wait()
             except TimeoutError:
                 return
