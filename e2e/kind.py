@@ -29,7 +29,7 @@ class KindCluster:
     def __enter__(self) -> typing.Self:
         missing = missing_programs()
         if missing:
-            raise errors.E2EError(f"CLUSTER=kind needs on PATH: {', '.join(missing)}")
+            raise errors.E2EError(f"CLUSTER=kind needs {', '.join(missing)}")
         if self._kubectl is None:
             self._kubectl = str(binaries.ensure(["kubectl"])["kubectl"])
         try:
@@ -77,8 +77,12 @@ class KindCluster:
 
 
 def missing_programs() -> list[str]:
-    """What kind needs and this machine lacks."""
-    return [name for name in ("kind", "docker") if shutil.which(name) is None]
+    """What kind needs and this machine lacks; a docker command without a daemon is none."""
+    missing = [name for name in ("kind", "docker") if shutil.which(name) is None]
+    if "docker" not in missing:
+        answer = subprocess.run(["docker", "version"], capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        missing += ["a docker daemon"] if answer.returncode != 0 else []
+    return missing
 
 
 def _run(*command: str) -> None:

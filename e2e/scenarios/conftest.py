@@ -38,7 +38,7 @@ def running(timings: dict[str, float]) -> Iterator[cluster.Cluster]:
     """A cluster that has the images, and that leaves nothing behind."""
     is_kind = os.environ.get("CLUSTER") == "kind"
     if is_kind and kind.missing_programs():
-        pytest.skip(f"CLUSTER=kind needs on PATH: {', '.join(kind.missing_programs())}")
+        pytest.skip(f"CLUSTER=kind needs {', '.join(kind.missing_programs())}")
     missing = [] if is_kind else node.missing_packages()
     missing += images.missing_packages()
     if missing or (os.geteuid() != 0 and not is_kind):
