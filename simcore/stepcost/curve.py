@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,8 @@ from simcore.anchors.schema import Anchor
 from simcore.laws import batch as batch_laws
 
 Floats = NDArray[np.float64]
+LEAST_BASE_FRAC = 0.2
+"""At least this share of a step is not context reading, whatever two noisy sweeps say."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +43,18 @@ class DecodeCurve:
         """The cheapest step of the sweep: f of Eq. 1."""
         return float(self.step_s.min())
 
-    @property
-    def context_free_floor_s(self) -> float:
-        """The cheapest step of the sweep with its contexts taken out."""
+    @cached_property
+    def base_s(self) -> Floats:
+        """(n,) measured steps with their contexts taken out."""
         own = self.batches / self.ranks_count
         window = own * min(self.context_tokens, self.window_tokens)
         base = self.step_s - self.slope_s_per_token * own * self.context_tokens - self.window_slope_s_per_token * window
-        return float(base.min())
+        return np.asarray(base)
+
+    @property
+    def context_free_floor_s(self) -> float:
+        """The cheapest step of the sweep with its contexts taken out."""
+        return float(max(self.base_s.min(), LEAST_BASE_FRAC * self.floor_s))
 
     def padded(self, batches: Floats) -> Floats:
         """The batch the engine really runs for each of `batches`."""
@@ -54,9 +62,14 @@ class DecodeCurve:
             batch_laws.padded_batch(batch_requests=batches, captured_requests=self.captured), dtype=np.float64
         )
 
+    def base_at(self, batches: Floats) -> Floats:
+        """Step without contexts at the padded batch: linear between points, held below, last slope continued above."""
+        return extended(self.padded(batches), self.batches, self.base_s)
+
     def step_at(self, batches: Floats) -> Floats:
-        """Measured step at the padded batch: linear between points, held below, last slope continued above."""
-        return extended(self.padded(batches), self.batches, self.step_s)
+        """Step at the padded batch and the sweep's context: the measured one at the measured batches."""
+        own, own_window = self.own_context(batches)
+        return self.base_at(batches) + self.slope_at(batches) * own + self.window_slope_s_per_token * own_window
 
     def slope_at(self, batches: Floats) -> Floats:
         """Context slope at the padded batch, held at both ends."""

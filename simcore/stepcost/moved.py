@@ -62,7 +62,7 @@ class AnchoredStepCost(StepCost):
         rank_batch = np.arange(1, max_batch + 1, dtype=np.float64)
         engine_batch = rank_batch * self.batch_factor
         curve = self.curve
-        step = curve.step_at(engine_batch)
+        base, step = curve.base_at(engine_batch), curve.step_at(engine_batch)
         slope = curve.slope_at(engine_batch)
         own, own_window = curve.own_context(engine_batch)
         shrink = self._shrink(engine_batch)
@@ -71,7 +71,7 @@ class AnchoredStepCost(StepCost):
             return self._whole_step_terms(max_batch, step, slope, context_from, shrink)
         floor = curve.context_free_floor_s
         decode = self.move.decode(
-            np.maximum(step - context_from, floor),
+            np.maximum(base, floor),
             engine_batch,
             floor_s=floor,
             floor_batch=float(curve.batches[0]),
@@ -99,7 +99,7 @@ class AnchoredStepCost(StepCost):
         """Eq. 1 and the two baselines: the whole measured step moves, contexts with it."""
         f, c1, c2 = self.prefill_fit
         ideal = self.ranks_from_count / self.ranks_to_count
-        floor = self.curve.floor_s
+        floor = min(self.curve.floor_s, float(step.min()))  # below the first measured batch contexts are fewer
         if self.law is WidthLaw.DIVIDE:
             shrink, moved = np.full_like(step, ideal), step * ideal
             floor, prefill = floor * ideal, (f * ideal, c1 * ideal, c2 * ideal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simcore.anchors.schema import Anchor, anchor_from, load_anchor
@@ -291,3 +292,23 @@ def test_recorded_routing_replaces_the_uniform_router() -> None:
     shift_s = 58 * distinct / 8 * 3 * 7168 * 2048 * 0.2 / (0.81 * 8e12)
     parts = cost.price(Step(batch=64, context_tokens=64_000))[1]
     assert parts["expertParallel"] == pytest.approx(shift_s, rel=1e-6)
+
+
+def test_below_its_first_batch_a_sweep_holds_its_context_free_step() -> None:
+    # TP4 from batch 4 on: 8,000 tokens more per request cost 8 ms at batch 4: 250 ns per token, 9 ms at no context.
+    anchor = made({4: 10.0, 16: 15.0}, long_steps={4: 18.0, 16: 47.0}, tensorParallel=4)
+    card = load_model_card("Qwen3-32B")
+    cost = anchored(anchor, layout=Layout(tensor_parallel=8), model=card, accelerator=MI355X)
+    assert cost.curve.context_free_floor_s == pytest.approx(0.009)
+    assert [float(ms) for ms in 1e3 * cost.curve.base_at(np.array([1.0, 2.0, 4.0]))] == pytest.approx([9.0] * 3)
+    steps = [decode_ms(cost, batch, 100) for batch in (1, 2, 4, 8, 16)]
+    assert steps == sorted(steps)
+
+
+def test_contexts_never_take_a_whole_step() -> None:
+    # Two noisy sweeps: 8 ms more at 8,000 tokens, 1 us per token, would be 30 ms of a 20 ms step at 30,000.
+    anchor = made({1: 20.0, 16: 24.0}, long_steps={1: 28.0, 16: 152.0}, context=30_000, tensorParallel=4)
+    card = load_model_card("Qwen3-32B")
+    cost = anchored(anchor, layout=Layout(tensor_parallel=8), model=card, accelerator=MI355X)
+    assert cost.curve.context_free_floor_s == pytest.approx(0.2 * 0.020)
+    assert decode_ms(cost, 1, 1) > 0
