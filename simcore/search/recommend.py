@@ -44,27 +44,27 @@ class Harvest:
     """Width of the 80 % interval of the throughput over its value, which the measurement would shrink."""
 
 
-def gain_of_option(value: float, log_sd: float, best: float) -> tuple[float, float]:
-    """(expected gain over `best`, probability of one) of measuring an option whose log is normal around log `value`.
+def gain_of_option(value_tokens_per_s: float, log_sd_frac: float, best_tokens_per_s: float) -> tuple[float, float]:
+    """(expected gain over the best, probability of one) of measuring an option X whose log is normal around the value's.
 
     E[max(X - best, 0)] / best, in closed form.
     """
-    above, beyond = _places(value, log_sd, best)
-    mean = value * math.exp(log_sd**2 / 2)
-    return max(0.0, mean * _NORMAL.cdf(above) / best - _NORMAL.cdf(beyond)), _NORMAL.cdf(beyond)
+    above, beyond = _places(value_tokens_per_s, log_sd_frac, best_tokens_per_s)
+    mean = value_tokens_per_s * math.exp(log_sd_frac**2 / 2)
+    return max(0.0, mean * _NORMAL.cdf(above) / best_tokens_per_s - _NORMAL.cdf(beyond)), _NORMAL.cdf(beyond)
 
 
-def gain_of_choice(value: float, log_sd: float, runner_up: float) -> tuple[float, float]:
+def gain_of_choice(value_tokens_per_s: float, log_sd_frac: float, runner_up_tokens_per_s: float) -> tuple[float, float]:
     """(expected gain, probability of a change) of measuring the choice itself: E[max(runner-up - X, 0)] / value."""
-    above, beyond = _places(value, log_sd, runner_up)
-    mean = value * math.exp(log_sd**2 / 2)
-    gain = runner_up * _NORMAL.cdf(-beyond) - mean * _NORMAL.cdf(-above)
-    return max(0.0, gain / value), _NORMAL.cdf(-beyond)
+    above, beyond = _places(value_tokens_per_s, log_sd_frac, runner_up_tokens_per_s)
+    mean = value_tokens_per_s * math.exp(log_sd_frac**2 / 2)
+    gain = runner_up_tokens_per_s * _NORMAL.cdf(-beyond) - mean * _NORMAL.cdf(-above)
+    return max(0.0, gain / value_tokens_per_s), _NORMAL.cdf(-beyond)
 
 
-def _places(value: float, log_sd: float, other: float) -> tuple[float, float]:
-    beyond = math.log(value / other) / log_sd
-    return beyond + log_sd, beyond
+def _places(value_tokens_per_s: float, log_sd_frac: float, other_tokens_per_s: float) -> tuple[float, float]:
+    beyond = math.log(value_tokens_per_s / other_tokens_per_s) / log_sd_frac
+    return beyond + log_sd_frac, beyond
 
 
 def recommend(answer: Answer, mode: str, rule: TierRule | None = None) -> tuple[Harvest, ...]:
