@@ -40,7 +40,7 @@ def test_commands_run_as_printed(block: Block, folder: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
     assert found.returncode == 0, f"{block.name}: {found.stderr}"
 
