@@ -45,7 +45,7 @@ class Harvest:
 
 
 def gain_of_option(value_tokens_per_s: float, log_sd_frac: float, best_tokens_per_s: float) -> tuple[float, float]:
-    """(expected gain over the best, probability of one) of measuring an option X whose log is normal around the value's.
+    """(expected gain over the best, probability of one) of measuring an option X, log-normal around its value.
 
     E[max(X - best, 0)] / best, in closed form.
     """
