@@ -93,7 +93,7 @@ def _document(fleet: Fleet, mix: Mix, swept: Mapping[tuple[str, str], _Swept], b
     for allocation in mix.allocations:
         item = swept[allocation.slot.key]
         candidate = _deployed(allocation, item)
-        allocations.append(_allocation(allocation, candidate, item.prepared))
+        allocations.append(_allocation(allocation, candidate, item, unserved.get(allocation.slot.key)))
         if not item.is_own:
             continue
         if candidate is not None:
@@ -137,7 +137,9 @@ def _deployed(allocation: Allocation, item: _Swept) -> Candidate | None:
     )
 
 
-def _allocation(allocation: Allocation, candidate: Candidate | None, prepared: Prepared) -> dict[str, Any]:
+def _allocation(
+    allocation: Allocation, candidate: Candidate | None, item: _Swept, unserved: str | None
+) -> dict[str, Any]:
     slot = allocation.slot
     document: dict[str, Any] = {
         "model": slot.model,
@@ -147,8 +149,11 @@ def _allocation(allocation: Allocation, candidate: Candidate | None, prepared: P
         "gpus": allocation.gpus_count,
     }
     if candidate is not None:
-        document["configuration"] = plan_document.configuration(candidate, prepared)
+        document["configuration"] = plan_document.configuration(candidate, item.prepared)
         document["predicted"] = plan_document.predicted(candidate)
+    if unserved is not None:
+        binding = item.choice.binding
+        document["unserved"] = unserved if binding is None else f"{binding.limit}: {binding.detail}"
     return document
 
 

@@ -116,6 +116,22 @@ def test_a_mix_beyond_the_budget_serves_a_part_and_says_so(tmp_path: Path) -> No
     assert answer["mix"]["gpus"] == 4
     assert 0 < answer["mix"]["servedTokensPerSecond"] <= answer["mix"]["boundTokensPerSecond"] < 1_000_000
     assert [(item["tier"], item["limit"]) for item in answer["binding"]] == [("interactive", "gpu-budget")]
+    assert "4 of 4 GPUs are in use" in answer["mix"]["allocations"][0]["unserved"]
+
+
+def test_a_demand_that_no_configuration_meets_says_which_limit_and_leaves_the_others_served(tmp_path: Path) -> None:
+    """70 tok/s per user of a model of 405 billion parameters on 4 GPUs: it does not fit, and nothing else suffers."""
+    demands = [
+        {"tier": "interactive", "tokensPerSecond": 1000},
+        {"tier": "interactive", "tokensPerSecond": 1000, "model": "Llama-3.1-405B"},
+    ]
+    code, out, _ = invoke(tmp_path, PLAN | {"demands": demands, "anchors": {"mode": "Auto"}})
+    large, small = json.loads(out)["mix"]["allocations"]
+    assert code == 0
+    assert (large["model"], large["servedTokensPerSecond"], large["gpus"]) == ("Llama-3.1-405B", 0, 0)
+    assert "configuration" not in large
+    assert large["unserved"].split(":")[0] in ("memory", "gpu-budget", "interactivity", "ttft")
+    assert small["servedTokensPerSecond"] == 1000
 
 
 def test_a_trace_on_a_volume_and_the_table_of_candidates(tmp_path: Path) -> None:

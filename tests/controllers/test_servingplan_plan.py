@@ -169,6 +169,16 @@ def test_the_ledger_lies_beside_the_answer_and_a_failing_model_is_told() -> None
     assert "the language model failed, seeds and local search decided: Timeout" in status["conditions"][0]["message"]
 
 
+def test_a_demand_of_another_model_that_is_not_served_is_told() -> None:
+    allocation = {"tier": "bulk", "model": "Other", "demandTokensPerSecond": 9, "servedTokensPerSecond": 0, "gpus": 0}
+    mix = {"gpuBudget": 8, "gpus": 8, "demandTokensPerSecond": 9, "servedTokensPerSecond": 0, "boundTokensPerSecond": 0}
+    result = builders.plan_result(mix=mix | {"allocations": [allocation | {"unserved": "memory: TP8: too large"}]})
+    _, status, reasons = _decide(_observed(result=result))
+    assert reasons["Feasible"] == Reason.PARTLY_FEASIBLE
+    assert any("Other bulk: memory: TP8" in condition["message"] for condition in status["conditions"])
+    assert status["mix"]["gpus"] == 8
+
+
 def test_how_trials_are_searched_for_is_part_of_the_question_and_how_a_sweep_runs_is_not() -> None:
     def digest(**changes: Any) -> str:
         spec = ServingPlan.model_validate(builders.live(builders.serving_plan(**changes))).spec

@@ -390,6 +390,7 @@ class Allocation(ApiModel):
     gpus: Count
     configuration: Configuration | None = Field(default=None, description="Absent when nothing of it is served.")
     predicted: Prediction | None = None
+    unserved: Message | None = Field(default=None, description="Why a part of the demand, or all, is not served.")
 
 
 class Mix(ApiModel):

@@ -123,14 +123,15 @@ def _answered(
     elif answer.selected:
         conditions.set(ANCHORS_RESOLVED, True, Reason.ANCHORS_APPLY, "every chosen configuration rests on an anchor")
     unmet = answer.binding  # of tiers without a configuration, and of demands that are served in part
-    unmet_text = "; ".join(f"{binding.tier}: {binding.limit}: {binding.detail}" for binding in unmet)
+    others = _unserved_of_others(observed, answer)
+    unmet_text = "; ".join([*(f"{binding.tier}: {binding.limit}: {binding.detail}" for binding in unmet), *others])
     summary = convert.plan_summary(answer)
     if not answer.selected:
         text = unmet_text or "no configuration meets any tier"
         conditions.set(FEASIBLE, False, Reason.INFEASIBLE, text)
         conditions.stalled(Reason.INFEASIBLE, f"no configuration meets any tier: {text}")
     else:
-        if unmet:
+        if unmet_text:
             conditions.set(FEASIBLE, True, Reason.PARTLY_FEASIBLE, f"not met: {unmet_text}")
         else:
             conditions.set(FEASIBLE, True, Reason.TIERS_MET, "every tier has a configuration")
@@ -155,6 +156,14 @@ def _answered(
         recommended_harvests=answer.recommended_harvests or None,
         provenance=answer.provenance,
     )
+
+
+def _unserved_of_others(observed: Observed, answer: convert.PlanAnswer) -> list[str]:
+    """Demands of other models that the mix does not serve whole; those of the plan's own are among its bindings."""
+    plan = observed.plan
+    own = plan.spec.model.name if plan is not None else None
+    allocations = answer.mix.allocations if answer.mix is not None and own is not None else ()
+    return [f"{a.model} {a.tier}: {a.unserved}" for a in allocations if a.unserved and a.model != own]
 
 
 def _table(observed: Observed) -> str | None:
