@@ -114,6 +114,7 @@ def selection(candidate: plan.Candidate, choice: TierChoice, prepared: Prepared)
         "tier": choice.tier.name,
         "configuration": configuration(candidate, prepared),
         "gpus": candidate.gpus_count,
+        **_settings(candidate),
         "predicted": predicted(candidate) | _acceptance(candidate, prepared),
         "headroomPermille": None if choice.headroom_frac is None else _permille(choice.headroom_frac),
         "reason": _reason(candidate, choice, prepared.goal),
@@ -273,6 +274,10 @@ def binding_of(answer: plan.Answer, choice: TierChoice, prepared: Prepared) -> d
     return document
 
 
+def _settings(candidate: plan.Candidate) -> dict[str, str]:
+    return {"settings": candidate.settings} if candidate.settings else {}
+
+
 def _front_row(candidate: plan.Candidate) -> dict[str, Any]:
     return {
         "engine": candidate.shape.option.engine.value,
@@ -280,7 +285,7 @@ def _front_row(candidate: plan.Candidate) -> dict[str, Any]:
         "replicas": candidate.replicas_count,
         "gpus": candidate.gpus_count,
         "concurrency": candidate.concurrency,
-        **({"settings": candidate.settings} if candidate.settings else {}),
+        **_settings(candidate),
         **predicted(candidate),
     }
 

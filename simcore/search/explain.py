@@ -94,11 +94,16 @@ def rows_of(answer: Answer) -> list[Row]:
     return [row_of(candidate) for candidate in answer.candidates]
 
 
+def named(layout: str, settings: str) -> str:
+    """A layout with the engine settings that were changed, e.g. `TP4 (kvDtype=fp8)`."""
+    return f"{layout} ({settings})" if settings else layout
+
+
 def row_of(candidate: Candidate) -> Row:
-    """One candidate as a row."""
+    """One candidate as a row; settings that were tried belong to what is deployed."""
     return Row(
         candidate.shape.option.engine.value,
-        candidate.shape.layout.label(),
+        named(candidate.shape.layout.label(), candidate.settings),
         candidate.replicas_count,
         candidate.gpus_count,
         candidate.concurrency,

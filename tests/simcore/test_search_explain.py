@@ -128,3 +128,27 @@ def test_junk_is_refused(tmp_path: Path) -> None:
             explain_files([str(path)])
     with pytest.raises(InputError, match="readable"):
         explain_files([str(tmp_path / "missing.json")])
+
+
+def test_settings_that_were_tried_are_told_apart(tmp_path: Path) -> None:
+    """A plan by trials: two settings of one layout at one load are two rows, from the plan as from its result."""
+    answer = compute_plan(
+        {
+            "spec": {
+                "model": {"name": "Llama-3.1-8B"},
+                "cluster": {"accelerator": "MI355X", "nodes": 1, "gpuBudget": 1},
+                "engines": [{"name": "SGLang"}],
+                "workload": {"fixed": {"promptTokens": 1024, "outputTokens": 64}},
+                "load": {"concurrencies": [8]},
+                "tiers": [{"name": "bulk"}],
+                "anchors": {"mode": "Simulate"},
+                "search": {"method": "Seeds", "budget": 12},
+            }
+        }
+    )
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(answer))
+    (tier,) = explain_files([str(path)])["tiers"]
+    labels = [tier["chosen"]["label"], *(item["configuration"]["label"] for item in tier["runnersUp"])]
+    assert len(set(labels)) == len(labels) > 1
+    assert any("=" in label for label in labels)

@@ -165,13 +165,14 @@ def _from_result(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _flat(selection: Mapping[str, Any]) -> dict[str, Any]:
     configuration = selection["configuration"]
-    return {**configuration, "gpus": selection["gpus"], **selection["predicted"]}
+    settings = selection.get("settings", "")
+    return {**configuration, "settings": settings, "gpus": selection["gpus"], **selection["predicted"]}
 
 
 def _row(row: Mapping[str, Any]) -> Row:
     return Row(
         str(row["engine"]),
-        layout_text(row["layout"]),
+        explain_rows.named(layout_text(row["layout"]), str(row.get("settings", ""))),
         int(row["replicas"]),
         int(row["gpus"]),
         int(row["concurrency"]),
