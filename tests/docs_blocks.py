@@ -1,6 +1,6 @@
 """The fenced blocks of our pages, by what their info string says is to be done with them.
 
-`bash` runs here, in a folder that holds the examples; `bash cluster` runs against the control plane with an operator at
+`bash` runs in a folder that holds the examples; `bash cluster` runs against the control plane with an operator at
 work; `bash skip: REASON` is not run; `yaml file: NAME` is a file that the page's commands read. Other languages are not
 commands, and a block without one is refused.
 """

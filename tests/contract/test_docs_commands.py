@@ -17,22 +17,32 @@ from tests.docs_blocks import ROOT, Block
 LANGUAGES = {"bash", "text", "yaml", "json", "python", "lua", "svg"}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a reader has: the examples, and the files that the pages tell to write."""
-    found = tmp_path_factory.mktemp("reader")
-    shutil.copytree(ROOT / "examples", found / "examples")
+PAGES = sorted({block.page for block in docs_blocks.commands("")}, key=docs_blocks.PAGES.index)
+
+
+def _pages() -> list[object]:
+    """The front page's commands run with the unit tests, the others with the integration tests: two minutes are few."""
+    return [
+        pytest.param(page, id=page.name, marks=[] if page.name == "README.md" else pytest.mark.integration)
+        for page in PAGES
+    ]
+
+
+@pytest.mark.parametrize("page", _pages())
+def test_commands_run_as_printed(page: Path, tmp_path: Path) -> None:
+    """All of a page in order, in a folder with what a reader has: the examples, and what the page tells to write."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for block in docs_blocks.blocks():
         kind, _, name = block.note.partition(": ")
-        if kind == "file":
+        if block.page == page and kind == "file":
             assert re.fullmatch(r"[a-z-]+\.yaml", name), block.name
-            (found / name).write_text(block.text, encoding="utf-8")
-    return found
+            (tmp_path / name).write_text(block.text, encoding="utf-8")
+    for block in docs_blocks.commands(""):
+        if block.page == page:
+            _run(block, tmp_path)
 
 
-@pytest.mark.parametrize("block", docs_blocks.commands(""), ids=lambda block: block.name)
-def test_commands_run_as_printed(block: Block, folder: Path) -> None:
-    """In one folder and in the order of the pages, the front page first: later ones may use what it left."""
+def _run(block: Block, folder: Path) -> None:
     found = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.text],
         cwd=folder,
