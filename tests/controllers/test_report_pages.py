@@ -201,6 +201,12 @@ def test_the_answer_comes_first_with_price_interval_and_doubt() -> None:
     assert "1 of 2 tiers have a configuration within 8 GPUs." in "".join(dom.text("strong"))
 
 
+def test_settings_that_a_search_moved_are_part_of_the_name() -> None:
+    result = copy.deepcopy(RESULT)
+    result["selected"][0]["settings"] = "chunkTokens=8192"
+    assert "SGLang TP4-ADP4 ×1 (chunkTokens=8192)" in "".join(assert_page(plan.render(result)).text("li"))
+
+
 def test_a_limit_outside_the_interval_is_not_called_a_risk() -> None:
     result = copy.deepcopy(RESULT)
     result["effective"]["tiers"][0] |= {"tokensPerSecondPerUser": 130, "ttftMilliseconds": 1228}

@@ -97,8 +97,10 @@ def _limits(tier: Document) -> str:
     return ", ".join(told) or "no limit"
 
 
-def _name(configuration: Document) -> str:
-    return f"{configuration['engine']} {layout(configuration['layout'])} ×{configuration['replicas']}"
+def _name(row: Document) -> str:
+    """Engine, layout and replicas; with the settings that a search by trials moved, where it did."""
+    told = f"{row['engine']} {layout(row['layout'])} ×{row['replicas']}"
+    return f"{told} ({row['settings']})" if row.get("settings") else told
 
 
 def _card(choice: Document, tier: Document, binding: Document | None) -> Markup:
@@ -118,7 +120,7 @@ def _card(choice: Document, tier: Document, binding: Document | None) -> Markup:
     return tag(
         "li",
         tag("h3", choice["tier"], " ", tag("small", _limits(tier))),
-        tag("p", tag("b", _name(configuration)), f" on {gpus(choice['gpus'])}, {_load(configuration)}", class_="what"),
+        tag("p", tag("b", _name(_flat(choice))), f" on {gpus(choice['gpus'])}, {_load(configuration)}", class_="what"),
         figures,
         _risk(tier, user, ttft),
         tag("p", f"{binding['limit']} binds: {binding['detail']}", class_="risk") if binding else None,
@@ -328,7 +330,8 @@ def _by_configuration(selected: Sequence[Document]) -> list[tuple[Document, str]
 
 
 def _flat(choice: Document) -> dict[str, Any]:
-    return {**choice["configuration"], "gpus": choice["gpus"], **choice["predicted"]}
+    settings = choice.get("settings", "")
+    return {**choice["configuration"], "settings": settings, "gpus": choice["gpus"], **choice["predicted"]}
 
 
 def _row_text(row: Document) -> str:
@@ -342,7 +345,7 @@ def _reasons(result: Document, explanation: Document | None) -> Markup:
     told = bullets(
         [
             tag("b", f"{choice['tier']}: "),
-            f"{_name(choice['configuration'])}, {choice.get('reason', 'no reason given')}.",
+            f"{_name(_flat(choice))}, {choice.get('reason', 'no reason given')}.",
         ]
         for choice in result["selected"]
     )
