@@ -128,7 +128,7 @@ def fit_law(runs: Path, one: Measured, four: Measured) -> StepTable:
     their mean KV use. Prefill: fixed and per uncached token from the two runs' means, split into a linear and a
     quadratic part by the one whole prompt that the first run's warm-up computed alone. Host time from one client.
     """
-    served = [json.loads(line) for line in (runs / RUNS[1] / "aiperf_artifacts" / "profile_export.jsonl").open()]
+    served = one_client_requests(runs)
     value = {name: _column(served, name) for name in ("input_sequence_length", "output_sequence_length")}
     prompts, outputs = value.values()
     kept = outputs >= LEAST_OUTPUT_TOKENS
@@ -161,6 +161,12 @@ def fit_law(runs: Path, one: Measured, four: Measured) -> StepTable:
         0,
         host_request_ps=round((one.host_s + fixed_s) * ps),
     )
+
+
+def one_client_requests(runs: Path) -> list[dict[str, Any]]:
+    """The records of the 1-client run, the only one that has them."""
+    text = (runs / RUNS[1] / "aiperf_artifacts" / "profile_export.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def _column(served: list[dict[str, Any]], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -226,7 +232,7 @@ def _longest(row: Row) -> int:
 
 def matched(runs: Path, run: Measured, clients: int, trace: Path) -> Scale:
     """Outputs and requests in flight to the run's means, gaps to the 1-client run's: the load, not the engine."""
-    served = [json.loads(line) for line in (runs / RUNS[1] / "aiperf_artifacts" / "profile_export.jsonl").open()]
+    served = one_client_requests(runs)
     last_end: dict[str, int] = {}
     gaps_s = []
     for row in sorted(served, key=lambda row: row["metadata"]["request_start_ns"]):
