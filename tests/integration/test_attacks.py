@@ -242,7 +242,9 @@ def test_a_finalizer_of_others(cluster: Cluster, operator: MakeOperator) -> None
     until(lambda: not cluster.list("anchorharvests"), "the harvest is gone")
 
 
-@pytest.mark.parametrize("path", ["../../etc", "a/../../b", "/etc", "a//b", ".."])
+@pytest.mark.parametrize(
+    "path", ["../../etc", "a/../../b", "/etc", "a//b", ".."], ids=["up", "in-between", "absolute", "empty", "parent"]
+)
 def test_a_path_out_of_the_volume(cluster: Cluster, path: str) -> None:
     """Refused at the door, by the schema."""
     source = {"claim": {"claimName": "models", "path": path}}

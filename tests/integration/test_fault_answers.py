@@ -74,6 +74,7 @@ def test_a_storm_is_waited_out(
     )
 
 
+@pytest.mark.slow
 def test_every_third_request_fails(
     cluster: Cluster, operator: MakeOperator, faults: FaultServer, record: Recorder
 ) -> None:
@@ -87,8 +88,8 @@ def test_every_third_request_fails(
     op = operator(lease_s=120, server=faults.url)
     cluster.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan(), builders.anchor_harvest())
     until(lambda: _starts(op), "an operator that survives its start")
-    took_s = seconds(lambda: cluster.wait("servingplan", "plan", "Ready"))
-    until(lambda: len(cluster.list("jobs")) == 1, "the Job")
+    took_s = seconds(lambda: cluster.wait("servingplan", "plan", "Ready", timeout_s=240))
+    until(lambda: len(cluster.list("jobs")) == 1, "the Job", timeout_s=240)
     faults.rule = lambda _: None
     op.until_settled("ServingPlan")
     _assert_done_once(cluster, op)
