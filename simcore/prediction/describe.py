@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simcore.anchors.schema import Anchor
-from simcore.anchors.select import Selection
+from simcore.anchors.select import CONCURRENCY_REACH, Flag, Selection
 from simcore.cards.layout import Layout, ResolvedLayout
 from simcore.des.config import SchedulerConfig
 from simcore.legality import Judgement, Verdict
@@ -78,6 +78,10 @@ class Served:
         """Requests in flight per attention-DP rank."""
         return math.ceil(self.concurrency / self.priced.widths.attention_dp)
 
+    @property
+    def _replica_batch(self) -> int:
+        return self.batch * self.priced.widths.attention_dp
+
     def is_queueing(self, outcome: Outcome) -> bool:
         """Whether requests wait for a place."""
         if not self.scheduler.prefix_caching:
@@ -88,6 +92,10 @@ class Served:
         """Stable words: how far the step is from what was measured, and what the load does."""
         priced = self.priced
         found = [*priced.cost.flags, *(priced.selection.flags if priced.selection else ())]
+        if priced.anchor is not None:
+            reach = self._replica_batch / _largest_batch(priced.anchor)
+            found += [Flag.BATCH_RANGE.value] if reach > 1 else []
+            found += [Flag.CONCURRENCY.value] if reach > CONCURRENCY_REACH else []
         if priced.judgement.verdict is Verdict.UNVERIFIED:
             found.append("legality-unverified")
         if self.is_queueing(outcome):
@@ -103,15 +111,16 @@ class Served:
         if anchor is None:
             return Distance(width_doublings=UNANCHORED_DOUBLINGS, is_queueing=is_queueing)
         measured = [sweep.prompt_tokens for sweep in anchor.decode]
-        largest = max(point.batch for sweep in anchor.decode for point in sweep.points)
-        batch = self.batch * priced.widths.attention_dp
+        reach = self._replica_batch / _largest_batch(anchor)
         unmeasured = UNMEASURED.intersection(self.flags(outcome))
         width = max(abs(math.log2(ratio)) for ratio in _width_ratios(layout, priced.widths, anchor))
+        # Assumed: the corpora hold no batches beyond the reach, so each doubling past it counts as one of the width.
+        past_reach = max(0.0, math.log2(reach / CONCURRENCY_REACH))
         return Distance(
-            width_doublings=max(width, float(len(unmeasured))),
+            width_doublings=max(width, float(len(unmeasured))) + past_reach,
             stage_doublings=math.log2(layout.pipeline_parallel),
             prompt_doublings=min(abs(math.log2(self.prompt_tokens / length)) for length in measured),
-            batch_doublings=max(0.0, math.log2(batch / largest)),
+            batch_doublings=max(0.0, math.log2(reach)),
             is_queueing=is_queueing,
             residual_frac=_residuals(anchor),
         )
@@ -126,6 +135,10 @@ class Served:
         """One prompt's prefill, seconds by law."""
         seconds, parts = self.priced.cost.price(Step.of(chunks=[(0, self.prompt_tokens)]))
         return {"promptTokens": self.prompt_tokens, "seconds": seconds, "parts": dict(parts)}
+
+
+def _largest_batch(anchor: Anchor) -> int:
+    return max(point.batch for sweep in anchor.decode for point in sweep.points)
 
 
 def _residuals(anchor: Anchor) -> dict[str, float]:

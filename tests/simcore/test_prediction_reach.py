@@ -1,0 +1,45 @@
+"""A prediction past the batches that were measured says so, and is less sure of itself the farther it goes."""
+
+from __future__ import annotations
+
+import math
+
+from simcore import load_scenario, predict
+from simcore.anchors.builtin import builtin_anchor
+from simcore.prediction.result import Prediction
+
+NAME = "qwen3.6-35b-a3b-sglang-mi355x-tp1"
+"""Measured at batches 1, 16 and 64 (Table 20)."""
+
+
+def _at(concurrency: int) -> Prediction:
+    document = {
+        "model": "Qwen3.6-35B-A3B",
+        "engine": {"name": "SGLang"},
+        "accelerator": "MI355X",
+        "layout": {"tensorParallel": 1},
+        "anchors": [NAME],
+        "workload": {"fixed": {"promptTokens": 1024, "outputTokens": 64}},
+        "load": {"concurrency": concurrency, "requests": 2 * concurrency},
+    }
+    return predict(load_scenario(document, {NAME: builtin_anchor(NAME)}))
+
+
+def _half_width(prediction: Prediction) -> float:
+    low, high = prediction.interval80["tpot"]
+    return math.log(high / low) / 2
+
+
+def test_batches_past_the_sweep_and_past_its_reach_are_flagged() -> None:
+    """The sweep ends at 64; the paper's reach (section 5.1) is four times that."""
+    words = {"batch-beyond-sweep", "concurrency-beyond-reach"}
+    assert words.intersection(_at(64).flags) == set()
+    assert words.intersection(_at(65).flags) == {"batch-beyond-sweep"}
+    assert words.intersection(_at(256).flags) == {"batch-beyond-sweep"}
+    assert words.intersection(_at(257).flags) == words
+
+
+def test_the_interval_grows_with_the_distance_from_the_sweep() -> None:
+    widths = [_half_width(_at(concurrency)) for concurrency in (64, 256, 512, 1024)]
+    assert widths == sorted(widths)
+    assert widths[3] > 2 * widths[1]
