@@ -315,7 +315,10 @@ def test_anchor_is_kept_and_judged(verdict: str, label: str, reason: Reason) -> 
     """A refused anchor is kept under a label that no plan selects; the end is on record and survives everything."""
     observed = _observed()
     beside = {"expert-load.json": "{}"}
-    observed = _with(observed, jobs=(_job(observed, condition="Complete"),), anchor=_anchor(verdict), beside=beside)
+    last = HarvestProgress(phase="Checking", points_done=9, points_total=9, points="9/9", eta_seconds=3)
+    observed = _with(
+        observed, jobs=(_job(observed, condition="Complete"),), anchor=_anchor(verdict), beside=beside, progress=last
+    )
     decided, status, found = _decide(observed)
     (action,) = decided.actions
     assert isinstance(action, CreateObject)
@@ -323,6 +326,7 @@ def test_anchor_is_kept_and_judged(verdict: str, label: str, reason: Reason) -> 
     assert action.manifest["immutable"] is True
     assert sorted(action.manifest["data"]) == ["anchor.json", "expert-load.json"]
     assert (found, status["run"]["outcome"]) == (reason, "Succeeded")
+    assert status["progress"] == {"phase": "Done", "pointsDone": 9, "pointsTotal": 9, "points": "9/9"}
     assert isinstance(decided.status, AnchorHarvestStatus)
     # The Job is cleaned up, then somebody deletes the progress too: the same status, and no Job.
     for change in ({"jobs": (), "anchor_is_kept": True}, {"jobs": (), "anchor": None}):

@@ -31,6 +31,8 @@ from simcore.cards.accelerator import is_cpu
 LOOK_AGAIN_S = 10.0
 """Pods are not watched (that would be all pods of the cluster); an active Job's pod is looked at this often."""
 SETTLE_S = 1.0
+ENDED_PHASE = "Done"
+"""As the harvester calls it."""
 _VERDICTS = {"pass": CheckVerdict.PASSED, "flag": CheckVerdict.FLAGGED, "refuse": CheckVerdict.REFUSED}
 
 
@@ -148,7 +150,7 @@ def _succeeded(
         summary=summary,
         run=_record(observed, RunOutcome.SUCCEEDED, now),
         gpus=_gpus(observed),
-        progress=observed.progress,
+        progress=_ended(observed.progress),
         checks=results or None,
         anchor_ref=reference,
     )
@@ -211,6 +213,11 @@ def _present_run(observed: Observed) -> Run | None:
 
 def _gpus(observed: Observed) -> int | None:
     return checks.gpus_count(observed.harvest.spec) or None if observed.harvest is not None else None
+
+
+def _ended(progress: HarvestProgress | None) -> HarvestProgress | None:
+    """The anchor may be seen before the harvester's last word on its progress."""
+    return progress and progress.model_copy(update={"phase": ENDED_PHASE, "eta_seconds": None})
 
 
 def _progress_text(progress: HarvestProgress | None) -> str | None:
