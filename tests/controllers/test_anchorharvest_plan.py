@@ -270,6 +270,16 @@ FAILURES: list[tuple[dict[str, Any], Reason, str]] = [
 ]
 
 
+def test_a_pod_that_was_taken_away_has_not_failed() -> None:
+    """Evicted: its container was killed and the pod is Failed, but the Job makes another one."""
+    taken = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+    pod = _pod({"state": {"terminated": ENDED}}, phase="Failed", conditions=taken)
+    observed = _observed()
+    decided, status, _ = _decide(_with(observed, jobs=(_job(observed),), pods=(pod,)))
+    assert not [action for action in decided.actions if isinstance(action, DeleteObject)]
+    assert status["run"]["outcome"] == "Running"
+
+
 @pytest.mark.parametrize(("seen", "reason", "fragment"), FAILURES)
 def test_failures_are_put_on_record_before_the_node_is_freed(
     seen: dict[str, Any], reason: Reason, fragment: str

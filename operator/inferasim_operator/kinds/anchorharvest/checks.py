@@ -190,8 +190,11 @@ def failure(observed: Observed, now: datetime.datetime) -> Finding | None:
 
 
 def pod_failure(pod: Mapping[str, Any], now: datetime.datetime) -> Finding | None:
-    """Why a pod will not do its work, with the last lines of its log."""
+    """Why a pod will not do its work, with the last lines of its log. A pod taken away (evicted, its node drained) has
+    not failed: the Job makes another, by its pod failure policy."""
     status = pod.get("status") or {}
+    if any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in status.get("conditions") or ()):
+        return None
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         name, state = container.get("name"), container.get("state") or {}
         ended = state.get("terminated") or {}
