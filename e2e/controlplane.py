@@ -14,14 +14,13 @@ import os
 import pathlib
 import shutil
 import ssl
-import subprocess
 import tempfile
 import types
 import typing
 
 import httpx
 
-from e2e import audit, binaries, certs, commands, errors, kubeconfig, ports, processes, progress
+from e2e import audit, binaries, certs, commands, errors, kubeconfig, kubectl, ports, processes, progress
 
 READY_S = 90.0
 GRACE_S = 20.0
@@ -180,25 +179,12 @@ class ControlPlane:
         timeout_s: float = 60.0,
     ) -> str:
         """Run the built kubectl, as the admin unless told otherwise; return its output, or raise KubectlError."""
-        environment = os.environ | {
+        environment = {
             "KUBECONFIG": str(self.kubeconfig if kubeconfig is None else kubeconfig),
             "KUBECACHEDIR": str(self.state_dir / "kubectl-cache"),
         }
-        answer = subprocess.run(
-            [str(self._programs["kubectl"]), *arguments],
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=timeout_s,
-            check=False,
-        )
-        if answer.returncode != 0:
-            raise errors.KubectlError(
-                arguments, returncode=answer.returncode, stdout=answer.stdout, stderr=answer.stderr
-            )
-        return answer.stdout
+        program = self._programs["kubectl"]
+        return kubectl.run(program, *arguments, environment=environment, input=input, timeout_s=timeout_s)
 
     def http(self) -> httpx.Client:
         """An HTTP client of the API server that is the admin; paths are relative to the server."""

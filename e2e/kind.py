@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import shutil
 import subprocess
@@ -10,7 +9,7 @@ import tempfile
 import types
 import typing
 
-from e2e import binaries, cluster, errors
+from e2e import binaries, cluster, errors, kubectl
 
 NAME = "inferasim-e2e"
 CREATE_S = 600.0
@@ -54,22 +53,8 @@ class KindCluster:
 
     def kubectl(self, *arguments: str, input: str | None = None, timeout_s: float = 60.0) -> str:  # noqa: A002
         """Run kubectl as the admin."""
-        environment = os.environ | {"KUBECONFIG": str(self.kubeconfig)}
-        answer = subprocess.run(
-            [str(self._kubectl), *arguments],
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=timeout_s,
-            check=False,
-        )
-        if answer.returncode != 0:
-            raise errors.KubectlError(
-                arguments, returncode=answer.returncode, stdout=answer.stdout, stderr=answer.stderr
-            )
-        return answer.stdout
+        environment = {"KUBECONFIG": str(self.kubeconfig)}
+        return kubectl.run(str(self._kubectl), *arguments, environment=environment, input=input, timeout_s=timeout_s)
 
     def load_image(self, archive: pathlib.Path) -> None:
         """Copy an archive's image into the node."""
