@@ -57,8 +57,17 @@ def missing_packages() -> list[str]:
 
 
 def builder() -> str:
-    """`docker` where only docker is there, else `buildah`."""
-    return "docker" if shutil.which("buildah") is None and shutil.which("docker") is not None else "buildah"
+    """`docker` where only docker is there and its daemon answers, else `buildah`."""
+    return "docker" if shutil.which("buildah") is None and docker_answers() else "buildah"
+
+
+@functools.cache
+def docker_answers() -> bool:
+    """Whether docker can be used: many machines have the command and no daemon."""
+    if shutil.which("docker") is None:
+        return False
+    answer = subprocess.run(["docker", "version"], capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    return answer.returncode == 0
 
 
 def ensure(

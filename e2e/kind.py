@@ -9,7 +9,7 @@ import tempfile
 import types
 import typing
 
-from e2e import binaries, cluster, errors, kubectl
+from e2e import binaries, cluster, errors, images, kubectl
 
 NAME = "inferasim-e2e"
 CREATE_S = 600.0
@@ -64,9 +64,8 @@ class KindCluster:
 def missing_programs() -> list[str]:
     """What kind needs and this machine lacks; a docker command without a daemon is none."""
     missing = [name for name in ("kind", "docker") if shutil.which(name) is None]
-    if "docker" not in missing:
-        answer = subprocess.run(["docker", "version"], capture_output=True, check=False, stdin=subprocess.DEVNULL)
-        missing += ["a docker daemon"] if answer.returncode != 0 else []
+    if "docker" not in missing and not images.docker_answers():
+        missing.append("a docker daemon")
     return missing
 
 

@@ -16,7 +16,7 @@ import time
 import pytest
 from cryptography import x509
 
-from e2e import audit, binaries, cache, certs, errors, named, ports, processes, progress, toolchain
+from e2e import audit, binaries, cache, certs, errors, images, named, ports, processes, progress, toolchain
 
 
 def _wait_gone(pid: int) -> None:
@@ -180,3 +180,19 @@ def test_record_of_a_reused_process_id_is_not_believed(tmp_path: pathlib.Path, m
     (folder / "cluster.json").write_text(json.dumps(record), encoding="utf-8")
     assert named.find("other") is None
     assert named.down("other") is False
+
+
+@pytest.mark.parametrize(("daemon_exit", "wanted"), [(0, "docker"), (1, "buildah")])
+def test_a_docker_command_without_a_daemon_builds_nothing(
+    daemon_exit: int, wanted: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "docker"
+    command.write_text(f"#!/bin/sh\nexit {daemon_exit}\n", encoding="ascii")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    images.docker_answers.cache_clear()
+    try:
+        assert images.builder() == wanted
+        assert images.missing_packages() == ([] if wanted == "docker" else ["buildah", "debootstrap"])
+    finally:
+        images.docker_answers.cache_clear()
