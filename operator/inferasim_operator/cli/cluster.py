@@ -13,6 +13,7 @@ from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest
 from inferasim_operator.api.v1alpha1.common import API_VERSION, DNS_SUBDOMAIN, Resource
 from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
+from inferasim_operator.cli.output import note
 from inferasim_operator.engine.client import Client, context_namespace
 from inferasim_operator.errors import NotFoundError
 from simcore.errors import UnknownNameError
@@ -54,6 +55,15 @@ def place(namespace: str | None, context: str | None, kubeconfig: str | None) ->
     """The cluster and namespace that the options, or the kubeconfig's context, name. Raises InputError."""
     client = Client.connect(manager=MANAGER, kubeconfig=kubeconfig, context=context)
     return Place(client, namespace or context_namespace(kubeconfig=kubeconfig, context=context))
+
+
+def live_result(name: str, where: Place) -> dict[str, Any]:
+    """The answer of a live plan, with a word on standard error when its spec has changed since."""
+    live = where.find(ServingPlan.resource.kind, name)
+    result = where.result(live)
+    if views.is_outdated(live):
+        note(f"plan `{name}` was edited after this answer")
+    return result
 
 
 def plan_name(arguments: list[str]) -> str | None:

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from inferasim_operator import views
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest
-from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
 from inferasim_operator.cli import cluster, documents
 from inferasim_operator.cli.options import Context, Kubeconfig, Namespace, Output
 from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes, note, screen, write_page
@@ -90,7 +89,7 @@ def report(
         if name is None:
             result, title = documents.load_document(source), ""
         else:
-            result, title = live_result(name, cluster.place(namespace, context, kubeconfig)), name
+            result, title = cluster.live_result(name, cluster.place(namespace, context, kubeconfig)), name
         text = _render(result, title, source)
         if str(file) == "-":
             sys.stdout.write(text)
@@ -102,22 +101,13 @@ def report(
 
 def _render(result: Mapping[str, Any], title: str, source: str) -> str:
     # Both bring the search with them, which `status` must not wait for.
-    from inferasim_operator.cli import explain
+    from inferasim_operator import plan_explanation
     from inferasim_operator.report import plan as page
 
     try:
-        return page.render(result, name=title, explanation=explain.from_result(result))
+        return page.render(result, name=title, explanation=plan_explanation.from_result(result))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise FormatError(source, None, "result", repr(error), "be what `inferasim plan -o json` writes") from error
-
-
-def live_result(name: str, where: cluster.Place) -> dict[str, Any]:
-    """The answer of a live plan, with a word on standard error when its spec has changed since."""
-    live = where.find(ServingPlan.resource.kind, name)
-    result = where.result(live)
-    if views.is_outdated(live):
-        note(f"plan `{name}` was edited after this answer")
-    return result
 
 
 @harvest.callback()

@@ -145,7 +145,7 @@ def plan(
 
 
 def _page(result: Mapping[str, Any]) -> str:
-    from inferasim_operator.cli.explain import from_result
+    from inferasim_operator.plan_explanation import from_result
     from inferasim_operator.report import plan as page
 
     return page.render(result, explanation=from_result(result))
