@@ -16,10 +16,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import aiohttp
 import kopf
 
 from inferasim_operator import process, settings
-from inferasim_operator.engine.client import Client
+from inferasim_operator.engine.client import Client, Connection
 from inferasim_operator.engine.wiring import Wiring
 from inferasim_operator.errors import OperatorError
 from inferasim_operator.kinds import registry as kinds
@@ -29,11 +30,16 @@ from simcore.errors import InputError
 async def watch(options: settings.Settings, client: Client, wirings: Sequence[Wiring], stop: asyncio.Event) -> None:
     """Run kopf's watches until `stop` is set."""
     registry = kopf.OperatorRegistry()
+    known: tuple[Connection, kopf.AiohttpSession] | None = None
 
     @kopf.on.login(registry=registry)
-    async def login(**_: Any) -> kopf.ConnectionInfo:
+    async def login(**_: Any) -> kopf.AiohttpSession:
         # Asked again whenever the server says 401, so a rotated token is picked up; one reader of credentials.
-        return kopf.ConnectionInfo(**dataclasses.asdict(client.connection()))
+        nonlocal known
+        connection = client.connection()
+        if known is None or known[0] != connection:
+            known = connection, _session(connection)
+        return known[1]  # the same as before is one that kopf knows to be refused, and does not try again
 
     for (_, register), wiring in zip(kinds.KINDS, wirings, strict=True):
         register(registry, wiring)
@@ -47,6 +53,25 @@ async def watch(options: settings.Settings, client: Client, wirings: Sequence[Wi
     )
     _stop_on_signals(stop)  # again, in the place of kopf's: the workers are to end first
     await kopf.run_tasks(tasks, ignored=before)
+
+
+async def names_only(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Have the server leave out all but the metadata of what is listed and watched.
+
+    Handlers look at nothing else, and the ConfigMaps of a whole cluster, which are mostly strangers', would not fit
+    into the operator's memory. A server that cannot do it sends everything.
+    """
+    kind = "PartialObjectMetadata" if "watch" in request.url.query else "PartialObjectMetadataList"
+    request.headers["Accept"] = f"application/json;as={kind};g=meta.k8s.io;v=v1,application/json"
+    return await handler(request)
+
+
+def _session(connection: Connection) -> kopf.AiohttpSession:
+    """As kopf makes its own, but for `names_only`."""
+    info = kopf.ConnectionInfo(**dataclasses.asdict(connection))
+    connector = aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context())
+    session = aiohttp.ClientSession(connector=connector, headers=info.as_http_headers(), middlewares=(names_only,))
+    return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
 
 
 def _kopf_settings(options: settings.Settings) -> kopf.OperatorSettings:

@@ -19,11 +19,12 @@ from inferasim_operator.engine.loop import Workers
 from inferasim_operator.engine.reconcile import Reconciler
 from inferasim_operator.engine.web import WebServer
 from inferasim_operator.engine.wiring import Wiring
-from inferasim_operator.errors import CRDS_COMMAND, LeaseLostError, OperatorError
+from inferasim_operator.errors import CRDS_COMMAND, LeaseLostError, OperatorError, UnavailableError
 from inferasim_operator.kinds import registry as kinds
 from inferasim_operator.settings import Settings
 
 logger = logging.getLogger(__name__)
+RETRY_S = 5.0
 
 Watch = Callable[[Settings, clients.Client, Sequence[Wiring], asyncio.Event], Awaitable[None]]
 """Runs the watches until the event is set; raises or returns early when they end."""
@@ -41,6 +42,8 @@ class Process:
     watch: Watch
     clock: Clock = field(default_factory=Clock)
     leads: bool = False
+    is_met: bool = False
+    """Whether the API server has answered, and serves our kinds."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set. Raises CrdError, LeaseLostError, ClusterError."""
@@ -48,12 +51,11 @@ class Process:
         client = clients.Client.connect(
             manager=labels.MANAGER, kubeconfig=settings.kubeconfig, context=settings.context
         )
-        await asyncio.to_thread(require_crds, client)
-        server = health.HealthServer(settings.health_host, settings.health_port, self.problems)
+        server = health.HealthServer(settings.health_host, settings.health_port, self.problems, self.obstacles)
         logger.info("health and metrics on port %d", await server.start())
         page = await self._page(client)
         leash = lease.Lease(
-            client,
+            client.impatient(max(1.0, settings.lease_duration_s / 3)),
             self.clock,
             settings.lease_namespace,
             settings.lease_name,
@@ -63,7 +65,8 @@ class Process:
         waiting, holding = threading.Event(), threading.Event()
         forwarding = asyncio.create_task(_forward(stop, waiting))
         try:
-            if await asyncio.to_thread(leash.acquire, waiting):
+            self.is_met = await asyncio.to_thread(await_crds, client, waiting)
+            if self.is_met and await asyncio.to_thread(leash.acquire, waiting):
                 await self._lead(client, leash, stop, holding)
         finally:
             self.leads = False
@@ -93,10 +96,16 @@ class Process:
         expected = [kind.resource.plural for kind, _ in kinds.KINDS] + list(kinds.WATCHED)
         return [f"no live watch of {plural}" for plural in health.dead_watches(expected)]
 
+    def obstacles(self) -> list[str]:
+        """Why this process is not ready; one that waits for the lease is."""
+        return self.problems() if self.is_met else ["the API server has not answered yet"]
+
     async def _lead(
         self, client: clients.Client, leash: lease.Lease, stop: asyncio.Event, halt: threading.Event
     ) -> None:
         settings = self.settings
+        # A process that was stopped or starved may go on in the middle of a pass, while another leads.
+        client.may_write = lambda: leash.left_s() > 0
         computations = compute.Computations(
             settings.compute_function, workers=settings.compute_workers_count, timeout_s=settings.compute_timeout_s
         )
@@ -116,10 +125,11 @@ class Process:
 
         computations.on_change = wake_owner
         holding = asyncio.create_task(asyncio.to_thread(leash.hold, halt), name="lease")
+        expiring = asyncio.create_task(_until_expired(leash), name="lease-expiry")
         stopping = asyncio.create_task(stop.wait(), name="stop")
         watching = asyncio.create_task(self._watched(client, wirings, stop), name="watches")
         try:
-            await asyncio.wait({holding, stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({holding, expiring, stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
                 watching.result()
             elif not stop.is_set():
@@ -129,7 +139,8 @@ class Process:
             stop.set()
             await asyncio.gather(*(worker.close() for worker in workers.values()))
             await asyncio.to_thread(computations.close)
-            await asyncio.gather(watching, stopping, return_exceptions=True)
+            expiring.cancel()
+            await asyncio.gather(watching, stopping, expiring, return_exceptions=True)
             halt.set()
             await asyncio.gather(holding, return_exceptions=True)
 
@@ -143,14 +154,33 @@ class Process:
         return Wiring(workers, context.references, kind.resource.kind)
 
 
-def require_crds(client: clients.Client) -> None:
-    """Refuse to start without our kinds, rather than run silently in a cluster that lacks them. Raises CrdError."""
-    served = client.served_kinds(API_VERSION)
-    missing = sorted({kind.resource.kind for kind, _ in kinds.KINDS} - served)
-    if missing:
-        raise CrdError(
-            f"the cluster does not serve {', '.join(missing)} of {API_VERSION}; install the CRDs: {CRDS_COMMAND}"
-        )
+def await_crds(client: clients.Client, stop: threading.Event) -> bool:
+    """Wait for an API server that answers; False when told to stop before. Raises CrdError where it lacks our kinds.
+
+    A process that ended for an outage begins anew while it lasts: ending again and again would make the kubelet wait
+    minutes before the last start, long after the server is back.
+    """
+    while not stop.is_set():
+        try:
+            served = client.served_kinds(API_VERSION)
+        except UnavailableError as error:
+            logger.warning("the API server does not answer, trying again: %s", error)
+            stop.wait(RETRY_S)
+            continue
+        missing = sorted({kind.resource.kind for kind, _ in kinds.KINDS} - served)
+        if missing:
+            raise CrdError(
+                f"the cluster does not serve {', '.join(missing)} of {API_VERSION}; install the CRDs: {CRDS_COMMAND}"
+            )
+        return True
+    return False
+
+
+async def _until_expired(leash: lease.Lease) -> None:
+    """Until the lease should have been renewed; told by this loop, since the thread that renews it may hang."""
+    while (left_s := leash.left_s()) > 0:
+        await asyncio.sleep(left_s)
+    logger.error("lease not renewed in time")
 
 
 async def _forward(stop: asyncio.Event, waiting: threading.Event) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import threading
 
+import pytest
+
 from inferasim_operator.engine.clock import Clock
 from inferasim_operator.engine.lease import Lease
 from inferasim_operator.errors import UnavailableError
@@ -57,16 +59,33 @@ def test_a_dead_holder_is_replaced_after_its_lease() -> None:
     assert two.try_acquire()
 
 
-def test_holder_that_cannot_renew_gives_up() -> None:
-    """Before another could have taken it; and a stop ends both waiting and holding."""
+def test_a_holder_has_two_thirds_of_its_lease_to_renew() -> None:
+    """Counted from when it began to ask: it stops well before another may take over, whatever its thread does."""
+    cluster, time, one, _ = _pair()
+    time.s = 100.0
+    assert one.try_acquire()
+    assert one.left_s() == 10.0
+    time.s += 7
+    cluster.broken["find"] = UnavailableError("no route")
+    with pytest.raises(UnavailableError):
+        one.try_acquire()
+    assert one.left_s() == 3.0
+    cluster.broken.clear()
+    assert one.try_acquire()
+    assert one.left_s() == 10.0
+
+
+def test_holding_ends_when_another_has_the_lease_or_when_told() -> None:
+    """An outage alone does not end it: how long that may last is `left_s`."""
     cluster, time, one, two = _pair()
     assert one.try_acquire()
-    stop = threading.Event()
-    cluster.broken["find"] = UnavailableError("no route")
-    time.s += 11
+    assert not two.try_acquire()
+    time.s += 16
+    assert two.try_acquire()
     one.duration_s = 0  # no real waiting between two tries
-    one.hold(stop)  # returns: lost
-    cluster.broken.clear()
+    stop = threading.Event()
+    one.hold(stop)  # returns: taken
+    cluster.broken["find"] = UnavailableError("no route")
     stop.set()
-    assert not two.acquire(stop)
+    assert not one.acquire(stop)
     two.hold(stop)

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.server
+import json
+import pathlib
 import subprocess
 import sys
+import threading
+import typing
+from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -12,11 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferasim_operator import __main__ as program
-from inferasim_operator import settings
-from inferasim_operator.engine.actions import ObjectKey
+from inferasim_operator import process, settings
+from inferasim_operator.engine.actions import ObjectKey, Reference
+from inferasim_operator.engine.client import Client
 from inferasim_operator.engine.health import HealthServer, dead_watches
 from inferasim_operator.engine.rbac import Rule, policy_rules
 from inferasim_operator.engine.references import References
+from inferasim_operator.errors import LeaseLostError
 from simcore.errors import InputError
 
 
@@ -53,10 +63,15 @@ def test_health_tells_a_dead_watch() -> None:
 
     async def scenario() -> None:
         problems: list[str] = []
-        server = HealthServer("127.0.0.1", 0, lambda: problems)
+        obstacles = ["the API server has not answered yet"]
+        server = HealthServer("127.0.0.1", 0, lambda: problems, lambda: obstacles)
         port = await server.start()
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
+            answer = await client.get(f"http://127.0.0.1:{port}/readyz")
+            assert (answer.status_code, answer.text) == (500, f"{obstacles[0]}\n")
+            obstacles.clear()
+            assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
             problems.append("no live watch of jobs")
             answer = await client.get(f"http://127.0.0.1:{port}/healthz")
             assert (answer.status_code, answer.text) == (500, "no live watch of jobs\n")
@@ -80,6 +95,104 @@ def test_the_process_loads_no_simulator() -> None:
     assert answer.stdout == "\n"
 
 
+class _Api(http.server.BaseHTTPRequestHandler):
+    """Answers each request with what the test has put down; notes what was asked, and how."""
+
+    answers: typing.ClassVar[list[tuple[int, dict[str, Any]]]]
+    asked: typing.ClassVar[list[tuple[str, str, str]]]
+
+    def do_GET(self) -> None:
+        self.asked.append((self.command, self.path, self.headers["Accept"]))
+        status, answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_PATCH = do_GET  # noqa: N815 - the name is http.server's
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@contextlib.contextmanager
+def _api(*answers: tuple[int, dict[str, Any]]) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """An API server's address, and what it was asked; the last answer is given again and again."""
+    handler = type("Handler", (_Api,), {"answers": list(answers), "asked": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", handler.asked
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def _client(url: str, tmp_path: pathlib.Path) -> Client:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    file = tmp_path / "kubeconfig.yaml"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return Client.connect(manager="test", kubeconfig=str(file))
+
+
+SERVED = {"resources": [{"kind": kind} for kind in ("AnchorHarvest", "ServingPlan", "DeploymentMix")]}
+
+
+def test_a_start_waits_for_the_server_and_refuses_one_without_the_crds(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 is waited out; kinds that are not served are an error; a stop ends the waiting."""
+    monkeypatch.setattr(process, "RETRY_S", 0.0)
+    stop = threading.Event()
+    with _api((503, {}), (429, {}), (200, SERVED)) as (url, asked):
+        assert process.await_crds(_client(url, tmp_path), stop)
+        assert len(asked) == 3
+    with _api((200, {"resources": [{"kind": "ServingPlan"}]})) as (url, _), pytest.raises(process.CrdError) as caught:
+        process.await_crds(_client(url, tmp_path), stop)
+    assert "does not serve AnchorHarvest, DeploymentMix" in str(caught.value)
+    stop.set()
+    assert not process.await_crds(_client("http://127.0.0.1:9", tmp_path), stop)
+
+
+def test_a_process_whose_lease_ran_out_sends_no_write(tmp_path: pathlib.Path) -> None:
+    """It may have been stopped in the middle of a pass, while another began to lead."""
+    with _api((200, {"metadata": {}})) as (url, asked):
+        client = _client(url, tmp_path)
+        target = Reference("v1", "ConfigMap", "ns", "a")
+        client.merge(target, {})
+        client.may_write = lambda: False
+        with pytest.raises(LeaseLostError, match="not sent, because another instance may lead"):
+            client.merge(target, {})
+        client.get("v1", "ConfigMap", "ns", "a")
+    assert [method for method, _, _ in asked] == ["PATCH", "GET"]
+
+
+def test_watches_ask_for_metadata_only(tmp_path: pathlib.Path) -> None:
+    """A list as a list of metadata, a watch as single ones: the server refuses each of them for the other."""
+
+    async def scenario(url: str) -> None:
+        session = program._session(_client(url, tmp_path).connection()).aiohttp_session
+        async with session:
+            await session.get(f"{url}/api/v1/configmaps")
+            await session.get(f"{url}/api/v1/configmaps?watch=true&resourceVersion=1")
+
+    with _api((200, {})) as (url, asked):
+        asyncio.run(scenario(url))
+    assert [accept for _, _, accept in asked] == [
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json",
+        "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
+    ]
+
+
 def test_references() -> None:
     """Who is woken by what; within a namespace; forgotten when noted empty."""
     index = References()
@@ -90,6 +203,18 @@ def test_references() -> None:
     assert index.referrers("DeploymentMix", "ns", ("ConfigMap", "m")) == []
     index.note("ServingPlan", key, [])
     assert index.referrers("ServingPlan", "ns", ("ConfigMap", "m")) == []
+
+
+def test_parents_are_known_until_they_go() -> None:
+    """What an event of a child notes about its owner; of that kind and name only."""
+    index, key = References(), ObjectKey("ns", "plan")
+    assert not index.is_parent("ServingPlan", key)
+    index.note_parent("ServingPlan", key)
+    index.note("ServingPlan", key, [])
+    assert index.is_parent("ServingPlan", key)
+    assert not index.is_parent("AnchorHarvest", key)
+    index.forget("ServingPlan", key)
+    assert not index.is_parent("ServingPlan", key)
 
 
 _KEYS = [ObjectKey("ns", "a"), ObjectKey("ns", "b"), ObjectKey("other", "a")]

@@ -116,6 +116,31 @@ def test_a_search_job_from_start_to_merge() -> None:
     assert decided.status.selected
 
 
+def test_an_answered_plan_asks_for_jobs_only_once_one_was_seen() -> None:
+    """A Job that an earlier process left is found when its event says so; before that no request is spent on it."""
+    manifest = builders.live(builders.serving_plan(search={"shards": 2}))
+    context = _context(manifest, worker_image="example.test/op:1")
+    cluster = context.client
+    assert isinstance(cluster, FakeCluster)
+    observed = observe(context, KEY)
+    assert observed is not None
+    for action in plan(observed, NOW).actions:
+        cluster.create(action.manifest)  # type: ignore[union-attr]
+    answer = planning.compute_plan(observed.request)
+    cluster.create(render.result_config_map(observed.raw, observed.digest, answer))
+    restarted = _context(*cluster.objects.values(), worker_image="example.test/op:1")
+
+    def kinds_of_leftovers() -> list[str]:
+        found = observe(restarted, KEY)
+        assert found is not None
+        assert found.result is not None
+        return sorted(live["kind"] for live in found.leftovers)
+
+    assert kinds_of_leftovers() == []
+    restarted.references.note_parent("ServingPlan", KEY)
+    assert kinds_of_leftovers() == ["ConfigMap", "ConfigMap", "ConfigMap", "Job"]
+
+
 def test_an_edit_drops_the_job_of_the_former_question() -> None:
     """Another digest: the old Job and shards are left over, the new ones are made."""
     manifest = builders.serving_plan(search={"shards": 2})

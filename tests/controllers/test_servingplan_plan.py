@@ -140,6 +140,7 @@ AGENT = {"method": "Agent", "agent": {"url": "https://llm.example.test/v1", "mod
 )
 def test_an_agent_without_endpoint_or_key_stalls(search: dict[str, Any], key: AgentKey | None, says: str) -> None:
     decided, status, reasons = _decide(_observed(builders.serving_plan(search=search), agent_key=key))
+    assert (decided.wake_after_s is not None) == (key is not None), "a Secret that comes makes no event"
     assert (reasons["Ready"], reasons["Stalled"]) == (Reason.AGENT_NOT_CONFIGURED, Reason.AGENT_NOT_CONFIGURED)
     assert says in status["conditions"][0]["message"]
     assert (decided.actions, decided.computation) == ((), None)

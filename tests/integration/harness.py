@@ -148,13 +148,13 @@ class Operator:
         self.process.kill()
         self.process.wait(timeout=10)
 
-    def health(self) -> tuple[int, str]:
-        """The answer of /healthz; 0 while the process does not answer."""
+    def health(self, path: str = "/healthz") -> tuple[int, str]:
+        """The answer of a probe; 0 while the process does not answer."""
         port = re.search(r"health and metrics on port (\d+)", self.text[self._begins :])
         if port is None:
             return 0, ""
         try:
-            answer = httpx.get(f"http://127.0.0.1:{port[1]}/healthz", timeout=5.0, trust_env=False)
+            answer = httpx.get(f"http://127.0.0.1:{port[1]}{path}", timeout=5.0, trust_env=False)
         except httpx.TransportError:
             return 0, ""
         return answer.status_code, answer.text

@@ -222,6 +222,38 @@ def test_a_leader_that_slept_writes_nothing(cluster: Cluster, operator: MakeOper
     )
 
 
+def test_an_outage_longer_than_the_lease_costs_one_restart(
+    cluster: Cluster, operator: MakeOperator, proxy: Proxy, record: Recorder
+) -> None:
+    """As shipped: the process ends, and the next one waits for the server, alive and not ready, instead of ending again
+    and again while the kubelet makes each start later than the last."""
+    op = operator(lease_s=15, **_through(proxy))
+    op.start()
+    cluster.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan("before"))
+    cluster.wait("servingplan", "before", "Ready")
+    proxy.cut()
+    assert op.process is not None
+    ended_s = seconds(lambda: op.process.wait(timeout=60))
+    assert op.process.returncode == 1
+    cluster.apply(builders.serving_plan("during"))
+    op.start()
+    begins = len(op.text)
+    # Three refusals are more than ten seconds, in which a process that gave up would be gone.
+    until(lambda: op.text[begins:].count("the API server does not answer, trying again") >= 3, "it tries again")
+    assert op.process.poll() is None
+    assert op.health() == (200, "ok\n")
+    assert op.health("/readyz") == (500, "the API server has not answered yet\n")
+    proxy.restore()
+    took_s = seconds(lambda: cluster.wait("servingplan", "during", "Ready"))
+    assert op.process.poll() is None
+    assert op.health("/readyz") == (200, "ok\n")
+    record.row(
+        "API server out of reach for longer than the lease of 15 s, as shipped",
+        outcome="the operator ends once; its next process waits, alive and not ready, and goes on by itself",
+        measured=f"ended after {ended_s:.0f} s; handled {took_s:.0f} s after the outage (the old lease runs out first)",
+    )
+
+
 def test_a_spec_of_300_kib_is_handled_once(cluster: Cluster, operator: MakeOperator, record: Recorder) -> None:
     """What the schema lets through (volumes are Kubernetes' own) fits no annotation, and needs none (C03)."""
     op = operator()

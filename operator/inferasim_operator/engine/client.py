@@ -24,7 +24,7 @@ from kubernetes import config as library_config
 
 from inferasim_operator.engine import resources
 from inferasim_operator.engine.actions import Manifest, Reference
-from inferasim_operator.errors import NotFoundError, UnavailableError, cluster_error
+from inferasim_operator.errors import LeaseLostError, NotFoundError, UnavailableError, cluster_error
 from simcore.errors import InputError
 
 Object = dict[str, Any]
@@ -84,6 +84,8 @@ class Client:
     ) -> None:
         """`reload` reads the credentials anew: asked for when the server does not know the present ones any more."""
         self._api, self.manager, self._timeout_s, self._reload = api, manager, timeout_s, reload
+        self.may_write: Callable[[], bool] = lambda: True
+        """Asked before each request that could change something."""
 
     @classmethod
     def connect(cls, *, manager: str, kubeconfig: str | None = None, context: str | None = None) -> Client:
@@ -107,6 +109,10 @@ class Client:
         api = library.ApiClient(configuration)
         api.user_agent = f"{manager}/v1alpha1"
         return cls(api, manager=manager, reload=load)
+
+    def impatient(self, timeout_s: float) -> Client:
+        """The same connection for requests whose answer is worth nothing after `timeout_s`."""
+        return Client(self._api, manager=self.manager, timeout_s=timeout_s, reload=self._reload)
 
     def connection(self) -> Connection:
         """The connection as it is now; read anew, because the watches ask when the server refused the last one."""
@@ -277,6 +283,8 @@ class Client:
         timeout: float | tuple[float, float | None] | None = None,
     ) -> Any:
         """The answer, its body not yet read. Raises one of our errors for any but a good one, or the libraries'."""
+        if method != "GET" and not self.may_write():
+            raise LeaseLostError(f"{method} {path}: not sent, because another instance may lead by now")
         answer = self._send(method, path, query, body, content, timeout)
         if answer.status == http.HTTPStatus.UNAUTHORIZED:
             # Rotated, and neither the library nor we have read the new ones: once more with what is there now.

@@ -20,15 +20,17 @@ def dead_watches(expected: Iterable[str]) -> list[str]:
 
 
 class HealthServer(WebServer):
-    """Answers `/healthz`, `/readyz` and `/metrics`."""
+    """Answers `/healthz` by `problems`, `/readyz` by `obstacles`, and `/metrics`."""
 
-    def __init__(self, host: str, port: int, problems: Callable[[], list[str]]) -> None:
+    def __init__(
+        self, host: str, port: int, problems: Callable[[], list[str]], obstacles: Callable[[], list[str]]
+    ) -> None:
         super().__init__(host, port, self._reply)
-        self._problems = problems
+        self._probes = {"/healthz": problems, "/readyz": obstacles}
 
     async def _reply(self, request: Request) -> Reply:
-        if request.path in ("/healthz", "/readyz"):
-            problems = self._problems()
+        if request.path in self._probes:
+            problems = self._probes[request.path]()
             if problems:
                 return Reply("500 Internal Server Error", "text/plain", ("; ".join(problems) + "\n").encode())
             return Reply("200 OK", "text/plain", b"ok\n")

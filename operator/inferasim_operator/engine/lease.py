@@ -58,7 +58,7 @@ class Lease:
         return False
 
     def hold(self, stop: threading.Event) -> None:
-        """Renew until told to stop; returns earlier only when the lease is lost."""
+        """Renew until told to stop; returns earlier only when another has taken the lease."""
         while not stop.wait(self.duration_s / 5):
             try:
                 if not self.try_acquire():
@@ -66,9 +66,10 @@ class Lease:
                     return
             except ClusterError as error:
                 logger.warning("lease %s/%s not renewed: %s", self.namespace, self.name, error)
-            if self.clock.monotonic_s() - self._renewed_at_s > self.duration_s * 2 / 3:
-                logger.error("lease not renewed in time")
-                return
+
+    def left_s(self) -> float:
+        """Seconds until this process must have renewed, or stop: well before another may take the lease."""
+        return self._renewed_at_s + self.duration_s * 2 / 3 - self.clock.monotonic_s()
 
     def try_acquire(self) -> bool:
         """Take or renew the lease if it is free, run out or ours. Raises ClusterError."""

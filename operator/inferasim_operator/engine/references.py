@@ -19,6 +19,7 @@ class References:
         self._of: dict[tuple[str, ObjectKey], frozenset[Target]] = {}
         # The other way round, because it is asked on every event of a ConfigMap: a scan of 10,000 plans each is not.
         self._by: dict[tuple[str, str, Target], set[ObjectKey]] = {}
+        self._parents: set[tuple[str, ObjectKey]] = set()
 
     def note(self, kind: str, key: ObjectKey, targets: Iterable[Target]) -> None:
         """All that the object of `kind` at `key` refers to now; replaces what was noted before."""
@@ -34,6 +35,22 @@ class References:
                 keys.discard(key)
                 if not keys:
                     del self._by[kind, key.namespace, target]
+
+    def note_parent(self, kind: str, key: ObjectKey) -> None:
+        """The object of `kind` at `key` was seen to own what `is_parent` is asked for."""
+        with self._lock:
+            self._parents.add((kind, key))
+
+    def is_parent(self, kind: str, key: ObjectKey) -> bool:
+        """Whether it may own any: True for ever once it did, since only a look can tell that all are gone."""
+        with self._lock:
+            return (kind, key) in self._parents
+
+    def forget(self, kind: str, key: ObjectKey) -> None:
+        """The object of `kind` at `key` is gone."""
+        self.note(kind, key, ())
+        with self._lock:
+            self._parents.discard((kind, key))
 
     def referrers(self, kind: str, namespace: str, target: Target) -> list[ObjectKey]:
         """The objects of `kind` in `namespace` that refer to the target."""

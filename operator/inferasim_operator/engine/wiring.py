@@ -26,16 +26,22 @@ class Wiring:
         key = ObjectKey(metadata["namespace"], metadata["name"])
         self.workers.wake(key, version=metadata.get("resourceVersion"))
 
-    def other_event(self, kind: str, body: Mapping[str, Any], *, wakes_namespace: bool = False) -> None:
+    def other_event(
+        self, kind: str, body: Mapping[str, Any], *, wakes_namespace: bool = False, is_looked_for: bool = False
+    ) -> None:
         """An object of another kind changed: wakes its owner, and those that refer to it.
 
-        With `wakes_namespace` all objects of this kind in its namespace are woken, for things found by selector.
+        With `wakes_namespace` all objects of this kind in its namespace are woken, for things found by selector. With
+        `is_looked_for` its owner is noted as a parent: the others need not ask the server for such children.
         """
         metadata = body["metadata"]
         namespace = metadata.get("namespace", "")
         owner = next((o for o in metadata.get("ownerReferences") or () if o.get("kind") == self.kind), None)
         if owner is not None:
-            self.workers.wake(ObjectKey(namespace, owner["name"]))
+            key = ObjectKey(namespace, owner["name"])
+            if is_looked_for:
+                self.references.note_parent(self.kind, key)
+            self.workers.wake(key)
         for key in self.references.referrers(self.kind, namespace, (kind, metadata["name"])):
             self.workers.wake(key)
         if wakes_namespace:

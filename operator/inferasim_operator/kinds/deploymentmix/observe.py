@@ -97,7 +97,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
     """Read everything; None when the mix is gone."""
     raw = context.client.find(DeploymentMix.resource.api_version, KIND, key.namespace, key.name)
     if raw is None:
-        context.references.note(KIND, key, ())
+        context.references.forget(KIND, key)
         deliveries().forget(key)
         live_observe.loop().forget(key)
         return None

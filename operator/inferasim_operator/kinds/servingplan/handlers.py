@@ -36,7 +36,7 @@ def register(registry: kopf.OperatorRegistry, wiring: Wiring) -> None:
 
     @kopf.on.event("batch", "v1", "jobs", registry=registry)
     async def on_job(body: kopf.Body, **_: Any) -> None:
-        wiring.other_event("Job", body)
+        wiring.other_event("Job", body, is_looked_for=True)
 
     @kopf.on.event("", "v1", "configmaps", registry=registry)
     async def on_config_map(body: kopf.Body, **_: Any) -> None:

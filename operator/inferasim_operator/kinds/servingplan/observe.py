@@ -102,7 +102,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
     client = context.client
     raw = client.find(ServingPlan.resource.api_version, KIND, key.namespace, key.name)
     if raw is None:
-        context.references.note(KIND, key, ())
+        context.references.forget(KIND, key)
         return None
     try:
         plan = ServingPlan.model_validate(raw)

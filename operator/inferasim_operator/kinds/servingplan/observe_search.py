@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inferasim_operator.api.v1alpha1.servingplan import ServingPlanSpec
+from inferasim_operator.api.v1alpha1.servingplan import ServingPlan, ServingPlanSpec
 from inferasim_operator.engine import jobs, labels
+from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.kind import Context
 from inferasim_operator.kinds.servingplan import search_job, sharding
 
@@ -47,10 +48,16 @@ def search(
     if not context.worker_image:
         return (SearchJob(count, "") if is_asked and count > 0 else None), ()
     client, namespace = context.client, metadata["namespace"]
+    key = ObjectKey(namespace, metadata["name"])
+    wanted = search_job.job_name(metadata["name"], digest, count) if count > 0 and not is_answered else ""
+    # A Job that is not known yet wakes its plan when it is: thousands of answered plans need not ask each time.
+    if not wanted and not context.references.is_parent(ServingPlan.resource.kind, key):
+        return None, ()
     mine = labels.owned_by(raw, role=search_job.JOB_ROLE)
     live_jobs = client.list("batch/v1", "Job", namespace, labels=mine)
-    wanted = search_job.job_name(metadata["name"], digest, count) if count > 0 and not is_answered else ""
-    if not wanted and not live_jobs:
+    if live_jobs:
+        context.references.note_parent(ServingPlan.resource.kind, key)
+    elif not wanted:
         return None, ()
     maps = client.list("v1", "ConfigMap", namespace, labels=labels.owned_by(raw, role=search_job.SHARD_ROLE))
     names = [search_job.shard_name(wanted, index) for index in range(count)]

@@ -31,6 +31,8 @@ from inferasim_operator.kinds.servingplan.checks import Reason
 from inferasim_operator.kinds.servingplan.observe import Observed
 from inferasim_operator.kinds.servingplan.observe_search import SearchJob
 
+LOOK_FOR_KEY_S = 30.0
+"""Secrets are not watched, for the operator may not read those that no plan names."""
 _ANCHOR_REASONS = (Reason.NO_ANCHOR, Reason.NO_ANCHOR_FOR_ACCELERATOR, Reason.ANCHOR_INVALID)
 
 
@@ -46,7 +48,9 @@ def _decide(observed: Observed, now: datetime.datetime) -> Plan:
     conditions = Conditions(convert.parse_conditions(observed.raw), generation=generation, now=now)
     finding = first_finding(checks.CHAIN, observed)
     if finding is not None:
-        return Plan(_stalled(observed, conditions, generation, finding))
+        is_key_missing = observed.agent_key is not None and bool(observed.agent_key.problem)
+        wake_after_s = LOOK_FOR_KEY_S if is_key_missing else None
+        return Plan(_stalled(observed, conditions, generation, finding), wake_after_s=wake_after_s)
     if observed.result is not None:
         return Plan(_answered(observed, conditions, generation, observed.result))
     spec = observed.plan.spec if observed.plan is not None else None
