@@ -3,7 +3,8 @@
 InferasimError
 ├── InputError          the caller's input is wrong: names field, value, what is allowed, what to do (exit code 2)
 │   ├── FormatError     a file or record cannot be read: adds where (path, line)
-│   └── UnknownNameError  a name that no table holds: adds the nearest names
+│   ├── UnknownNameError  a name that no table holds: adds the nearest names
+│   └── UnknownKeyError a key that the format does not have: adds those it may have been meant to be
 ├── NoAnchorError       nothing measured covers the question, and the mode forbids to go on without (exit code 1)
 ├── InfeasibleError     every candidate breaks a limit: names the limit that binds (exit code 1)
 ├── DomainError         a law was asked outside the domain it is stated for: a bug of the caller inside simcore
@@ -50,6 +51,12 @@ class FormatError(InputError):
         self.args = (f"{place}: {self.args[0]}",)
 
 
+def unreadable(path: object, error: OSError | ValueError, must: str = "be a readable UTF-8 file") -> FormatError:
+    """The refusal of a file that cannot be opened, or whose bytes are not text."""
+    why = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
+    return FormatError(str(path), None, "file", why or str(error), must)
+
+
 class UnknownNameError(InputError):
     """A name that is in no table; the text lists the closest known ones."""
 
@@ -57,6 +64,15 @@ class UnknownNameError(InputError):
         names = sorted(known)
         near = difflib.get_close_matches(value, names, n=5, cutoff=0.3) or names[:8]
         super().__init__(field, value, "be a known name", "did you mean one of: " + ", ".join(near))
+
+
+class UnknownKeyError(InputError):
+    """A key that the format does not have; the text lists those of its place that look alike."""
+
+    def __init__(self, field: str, key: str, known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(key, sorted(set(known) - {key}), n=3)
+        hint = f"did you mean one of: {', '.join(near)}" if near else "remove it or correct its name"
+        super().__init__(field, key, "be a key of this format", hint)
 
 
 class NoAnchorError(InferasimError):

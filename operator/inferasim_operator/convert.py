@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic
 from pydantic import Field
+from pydantic_core import ErrorDetails
 
-from inferasim_operator.api.v1alpha1.common import ApiModel
+from inferasim_operator.api.v1alpha1.common import ApiModel, unknown_fields
 from inferasim_operator.api.v1alpha1.conditions import Condition
 from inferasim_operator.api.v1alpha1.configuration import Binding, Selection
 from inferasim_operator.api.v1alpha1.servingplan import (
@@ -19,6 +21,9 @@ from inferasim_operator.api.v1alpha1.servingplan import (
     SearchRecord,
 )
 from simcore.cards import layout as layouts
+from simcore.errors import InputError, UnknownKeyError
+
+T = TypeVar("T", bound=ApiModel)
 
 
 def parse_conditions(live: Mapping[str, Any]) -> tuple[Condition, ...]:
@@ -32,16 +37,53 @@ def parse_conditions(live: Mapping[str, Any]) -> tuple[Condition, ...]:
     return tuple(found)
 
 
+def typed(model: type[T], raw: object, where: str) -> T:
+    """What a person wrote as `where`; a key that is none is refused as the API server refuses it. Raises InputError."""
+    for path, known in unknown_fields(model, raw, where).items():
+        # Before the rest: a misspelt key is the cause where a required one is missing.
+        raise UnknownKeyError(path, path.rpartition(".")[2], known)
+    return validated(model, raw, where)
+
+
+def validated(model: type[T], raw: object, where: str) -> T:
+    """What stands at `where`, whatever keys stand beside ours. Raises InputError with the first rule that it breaks."""
+    try:
+        return model.model_validate(raw)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        value = None if first["type"] == "missing" else first["input"]
+        more = error.error_count() - 1
+        hint = f"and {more} more {'rule' if more == 1 else 'rules'} broken" if more else ""
+        raise InputError(_path(first["loc"], where), value, _must(first), hint) from error
+
+
 def first_error(error: pydantic.ValidationError) -> str:
     """The first problem as one line: path in back-quotes, what must hold, how many more there are."""
     errors = error.errors(include_url=False, include_context=False)
     first = errors[0]
-    path = ""
-    for part in first["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
     text = str(first["msg"]).removeprefix("Value error, ")
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"`{path.lstrip('.') or 'object'}`: {text}{more}"
+    return f"`{_path(first['loc']) or 'object'}`: {text}{more}"
+
+
+def _path(loc: tuple[int | str, ...], where: str = "") -> str:
+    path = where
+    for part in loc:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return path.lstrip(".")
+
+
+def _must(problem: ErrorDetails) -> str:
+    """Pydantic's words as they read on after `must`."""
+    if problem["type"] == "missing":
+        return "be given"
+    if problem["type"] in ("model_type", "dict_type"):
+        return "be a mapping"
+    if problem["type"] == "tuple_type":
+        return "be a list"
+    text = problem["msg"].removeprefix("Value error, ").removeprefix("must ").replace("valid integer", "whole number")
+    text = re.sub(r"^(Input|String|Tuple|Dictionary) should ", "", text)
+    return re.sub(r" after validation, not (\d+)$", "", text)
 
 
 class PlanAnswer(ApiModel):

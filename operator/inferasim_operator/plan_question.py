@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pydantic
-
-from inferasim_operator.api.v1alpha1.common import unknown_fields
 from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, ServingPlanSpec
-from inferasim_operator.convert import first_error
+from inferasim_operator.convert import typed
 from inferasim_operator.plan_traffic import middle, workload_of
 from simcore.anchors.schema import anchor_from
 from simcore.cards import load_accelerator_card, load_model_card
@@ -146,14 +143,7 @@ def _slo(spec: ServingPlanSpec) -> Slo:
 
 def parse_spec(raw: Mapping[str, Any]) -> ServingPlanSpec:
     """The typed spec; unknown fields are refused here as the API server refuses them. Raises InputError."""
-    try:
-        spec = ServingPlanSpec.model_validate(raw)
-    except pydantic.ValidationError as error:
-        raise InputError("spec", first_error(error), "be a valid ServingPlan spec") from error
-    unknown = unknown_fields(ServingPlanSpec, raw)
-    if unknown:
-        raise InputError(f"spec.{unknown[0]}", unknown[0], "be a field of ServingPlan", "remove it or correct its name")
-    return spec
+    return typed(ServingPlanSpec, raw, "spec")
 
 
 def _model_card(spec: ServingPlanSpec, config: Mapping[str, Any] | None) -> ModelCard:

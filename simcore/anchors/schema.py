@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from simcore.errors import FormatError
+from simcore.errors import FormatError, unreadable
 from simcore.units import MILLI
 
 SCHEMA_ID: Literal["inferasim.dev/anchor/v1"] = "inferasim.dev/anchor/v1"
@@ -285,7 +285,7 @@ def load_anchor(path: str | Path) -> Anchor:
         with place.open(encoding="utf-8") as stream:
             text = stream.read(MAX_ANCHOR_CHARS + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(str(path), None, "file", type(error).__name__, "be a readable UTF-8 file") from error
+        raise unreadable(path, error) from error
     return parse_anchor(text, place.name)
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from simcore.cards.layout import Layout
-from simcore.errors import FormatError
+from simcore.errors import FormatError, unreadable
 from simcore.units import MILLI
 
 COLUMNS = (
@@ -96,7 +96,7 @@ def read_corpus(path: str | Path) -> tuple[CorpusRow, ...]:
             data = stream.read(MAX_CORPUS_BYTES + 1)
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(str(path), None, "file", type(error).__name__, "be a readable UTF-8 CSV file") from error
+        raise unreadable(path, error, "be a readable UTF-8 CSV file") from error
     if len(data) > MAX_CORPUS_BYTES:
         raise FormatError(place.name, None, "file", f"over {MAX_CORPUS_BYTES} bytes", "be at most 64 MiB")
     return parse_corpus(text, place.name)

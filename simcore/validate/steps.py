@@ -19,7 +19,7 @@ from scipy.optimize import nnls
 
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
-from simcore.errors import FormatError, InputError
+from simcore.errors import FormatError, InputError, unreadable
 from simcore.prediction.intervals import Distance, interval_calibration
 from simcore.stepcost.calibration import Calibration, calibration
 from simcore.stepcost.features import LayoutFeatures, layout_features
@@ -64,7 +64,7 @@ def is_steps_file(path: str | Path) -> bool:
         with Path(path).open(encoding="utf-8-sig") as stream:
             header = stream.readline(65536).strip().split(",")
     except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(str(path), None, "file", type(error).__name__, "be a readable UTF-8 CSV file") from error
+        raise unreadable(path, error, "be a readable UTF-8 CSV file") from error
     return {"run", "phase", "latency_ms_median"} <= set(header)
 
 

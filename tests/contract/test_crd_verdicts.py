@@ -35,7 +35,7 @@ def _problem(manifest: dict[str, Any]) -> str:
     model = MODELS[manifest["kind"]]
     unknown = unknown_fields(type(model.model_construct()).model_fields["spec"].annotation, manifest["spec"], "spec")
     if unknown:
-        return f'unknown field "{unknown[0]}"'
+        return f'unknown field "{next(iter(unknown))}"'
     try:
         model.model_validate(manifest)
     except pydantic.ValidationError as error:

@@ -213,7 +213,7 @@ def test_what_the_anchor_measured_reaches_the_router() -> None:
         ),
         (changed("sglang-disaggregated", images=None), "images.router"),
         (changed("vllm-disaggregated-mori", format="VLLM"), "be LLMD"),
-        (changed("vllm-one-node", fromat="x"), "known field"),
+        (changed("vllm-one-node", fromat="x"), "did you mean one of: format"),
         ({"kind": "ServingPlan"}, "DeploymentMix"),
     ],
 )

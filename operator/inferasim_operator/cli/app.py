@@ -6,7 +6,7 @@ import difflib
 import importlib
 import signal
 import sys
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 import typer.core
@@ -90,20 +90,24 @@ def _refuse(error: Any) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(f"{text}\n")
         sys.exit(EXIT_BAD_INPUT)
+    text = " ".join(text.split()).rstrip(".").replace(": Value error, ", ": ")
     if text.startswith("No such command"):
         near = difflib.get_close_matches(text.split("'")[1], COMMANDS, n=1)
-        text += f" Did you mean `{near[0]}`?" if near else ""
+        text += f"; did you mean `{near[0]}`?" if near else ""
+    elif text.startswith("Got unexpected extra argument"):
+        text += "; every file needs an option of its own, and a folder stands for its files"
     command = error.ctx.command_path if error.ctx is not None else "inferasim"
-    note(f"{' '.join(text.split()).rstrip('.')}; see `{command} --help`")
+    note(f"{text}; see `{command} --help`")
     sys.exit(EXIT_BAD_INPUT)
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-
-@app.callback()
-def root() -> None:
-    """Plan LLM serving on AMD GPUs: predict, search and render configurations; look at those in a cluster."""
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def version() -> None:
@@ -111,6 +115,22 @@ def version() -> None:
     from importlib import metadata
 
     typer.echo(metadata.version("inferasim"))
+
+
+def _version_alone(is_asked: bool) -> None:
+    if is_asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    is_version_asked: Annotated[
+        bool, typer.Option("--version", callback=_version_alone, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Plan LLM serving on AMD GPUs: predict, search and render configurations; look at those in a cluster."""
+    del is_version_asked  # its callback has answered
 
 
 def main() -> None:

@@ -67,8 +67,13 @@ def screen() -> Console:
     """Where tables go. Without a terminal, or on a narrow one, lines stay whole rather than lose figures."""
     from rich.console import Console
 
-    found = Console()
-    return found if found.width >= LEAST_WIDTH and found.is_terminal else Console(width=max(found.width, LEAST_WIDTH))
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            # As with JSON: rich's own answer is exit code 1, which says that no tier is feasible.
+            raise BrokenPipeError
+
+    found = Screen()
+    return found if found.width >= LEAST_WIDTH and found.is_terminal else Screen(width=max(found.width, LEAST_WIDTH))
 
 
 def note(text: str) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from inferasim_operator.api.v1alpha1.common import API_VERSION
 from inferasim_operator.api.v1alpha1.servingplan import SearchMethod
 from inferasim_operator.cli import documents
 from inferasim_operator.cli.options import Report
@@ -47,11 +48,14 @@ def gather(paths: list[str]) -> dict[str, Any]:
             elif document.get("kind") == "ConfigMap":
                 _take_config_map(document, path, anchors, config_maps)
             elif document.get("kind") in (None, PLAN_KIND):
+                if document.get("apiVersion") not in (None, API_VERSION):
+                    raise FormatError(path, None, "apiVersion", document["apiVersion"], f"be {API_VERSION}")
                 plans.append((path, document))
             elif path in paths:
                 raise FormatError(path, None, "kind", document.get("kind"), f"be {PLAN_KIND}, ConfigMap or an anchor")
     if len(plans) != 1:
-        raise InputError("file", f"{len(plans)} plans", "hold exactly one ServingPlan", "name it with -f")
+        found = f"{len(plans)} plans" + (f": {', '.join(path for path, _ in plans)}" if plans else "")
+        raise InputError("file", found, "hold exactly one ServingPlan", "name it with -f")
     path, document = plans[0]
     spec = document.get("spec") if document.get("kind") == PLAN_KIND else document
     if not isinstance(spec, dict):

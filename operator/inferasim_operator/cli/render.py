@@ -10,19 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import pydantic
 import typer
 
-from inferasim_operator.api.v1alpha1.common import API_VERSION, unknown_fields
+from inferasim_operator.api.v1alpha1.common import API_VERSION, ObjectMeta
 from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMix, DeploymentMixSpec
 from inferasim_operator.cli import documents, output
-from inferasim_operator.convert import first_error
+from inferasim_operator.convert import typed, validated
 from inferasim_operator.emit import yaml
 from inferasim_operator.emit.objects import Manifest
 from inferasim_operator.emit.package import Package
 from inferasim_operator.kinds.deploymentmix.choices import PlanAnswer
 from inferasim_operator.kinds.deploymentmix.render import Emission, emission
 from simcore.errors import InputError
+
+ANSWER_HINT = "`inferasim plan -f PLAN -f ANCHORS -o json > answer.json` writes it; hand it in with another -f"
 
 
 def render_document(document: Mapping[str, Any], plan_result: Mapping[str, Any] | None = None) -> list[Manifest]:
@@ -40,21 +41,12 @@ def render_emission(
     """
     if document.get("apiVersion") != API_VERSION or document.get("kind") != DeploymentMix.resource.kind:
         raise InputError("kind", document.get("kind"), f"be DeploymentMix of {API_VERSION}")
-    unknown = unknown_fields(DeploymentMix, {key: document[key] for key in document if key in ("spec",)})
-    if unknown:
-        raise InputError(unknown[0], "", "be a known field")
-    try:
-        mix = DeploymentMix.model_validate(document)
-    except pydantic.ValidationError as error:
-        raise InputError("document", mix_name(document), f"be a DeploymentMix: {first_error(error)}") from error
+    spec = typed(DeploymentMixSpec, document.get("spec"), "spec")
+    metadata = validated(ObjectMeta, document.get("metadata"), "metadata")
     answer = None if plan_result is None else _answer(plan_result)
-    return mix.spec, emission(mix.metadata.name, mix.metadata.namespace or "default", mix.spec, answer)
-
-
-def mix_name(document: Mapping[str, Any]) -> str:
-    """The name in a document that may be anything."""
-    metadata = document.get("metadata")
-    return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
+    if answer is None and spec.plan_ref is not None:
+        raise InputError("planRef", spec.plan_ref.name, "come with its plan's answer", ANSWER_HINT)
+    return spec, emission(metadata.name, metadata.namespace or "default", spec, answer)
 
 
 def _answer(result: Mapping[str, Any]) -> PlanAnswer:
@@ -62,7 +54,7 @@ def _answer(result: Mapping[str, Any]) -> PlanAnswer:
     assert isinstance(status, Mapping)  # noqa: S101 - one of the two mappings above
     selected = status.get("selected")
     if not isinstance(selected, Sequence) or not all(isinstance(item, Mapping) and "tier" in item for item in selected):
-        raise InputError("selected", selected, "be the list of a plan's choices")
+        raise InputError("selected", selected, "be the list of a plan's choices", ANSWER_HINT)
     spec = result.get("spec") or {}
     return PlanAnswer(spec, tuple(selected))
 
@@ -85,7 +77,7 @@ def render(
                 (mixes if document.get("kind") == DeploymentMix.resource.kind else results).append(document)
         if len(mixes) != 1 or len(results) > 1:
             found = f"{len(mixes)} mixes, {len(results)} plan answers"
-            raise InputError("file", found, "be one DeploymentMix and at most one plan's answer")
+            raise InputError("file", found, "be one DeploymentMix and at most one plan's answer", ANSWER_HINT)
         spec, result = render_emission(mixes[0], results[0] if results else None)
         if directory is not None:
             _write(directory, result.files(package or spec.package))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from simcore.errors import FormatError, InputError
+from simcore.errors import FormatError, InputError, unreadable
 from simcore.validate.importers.fields import Node
 from simcore.validate.importers.rows import Measured
 from simcore.validate.importers.tools import READERS, detect, read_aiperf_records
@@ -27,7 +27,7 @@ def read_results(path: str | Path, tool: str | None = None) -> tuple[str, list[M
         size = place.stat().st_size
         text = place.read_text(encoding="utf-8-sig") if size <= MAX_RESULT_BYTES else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(str(path), None, "file", type(error).__name__, "be a readable UTF-8 file") from error
+        raise unreadable(path, error) from error
     if size > MAX_RESULT_BYTES:
         raise FormatError(place.name, None, "file", f"{size} bytes", "be at most 256 MiB")
     if place.suffix == ".jsonl":

@@ -298,27 +298,30 @@ class PodOptions(ApiModel):
     labels: StringMap | None = Field(default=None, description="Extra labels for the pods, Kubernetes syntax.")
 
 
-def unknown_fields(model: type[BaseModel], data: object, path: str = "") -> list[str]:
-    """Paths in `data` that `model` does not have, as the API server's strict validation would name them."""
+def unknown_fields(model: type[BaseModel], data: object, path: str = "") -> dict[str, list[str]]:
+    """Paths in `data` that `model` does not have, as the API server's strict validation would name them.
+
+    Each with the names that there are in its place.
+    """
     if not isinstance(data, Mapping):
-        return []
+        return {}
     fields = {info.alias or name: info.annotation for name, info in model.model_fields.items()}
     allows_extra = model.model_config.get("extra") == "allow"
-    found: list[str] = []
+    found: dict[str, list[str]] = {}
     for key, value in data.items():
         here = f"{path}.{key}" if path else str(key)
         if key not in fields:
             if not allows_extra:
-                found.append(here)
+                found[here] = list(fields)
             continue
         inner = _model_in(fields[key])
         if inner is None:
             continue
         if isinstance(value, Sequence) and not isinstance(value, str):
             for index, item in enumerate(value):
-                found += unknown_fields(inner, item, f"{here}[{index}]")
+                found |= unknown_fields(inner, item, f"{here}[{index}]")
         else:
-            found += unknown_fields(inner, value, here)
+            found |= unknown_fields(inner, value, here)
     return found
 
 
