@@ -16,7 +16,7 @@ from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card, with_weights_format
 from simcore.cards.model import ModelCard
 from simcore.cards.short import expand_short, is_short
-from simcore.errors import InputError, UnknownNameError
+from simcore.errors import InputError, UnknownKeyError, UnknownNameError
 from simcore.legality import LegalityCase
 from simcore.memory import MemoryRequest, Reserve, WeightChoices, kv_format
 
@@ -211,7 +211,7 @@ def one_line(error: ValidationError) -> InputError:
     path = ".".join(str(part) for part in first["loc"] if not str(part).startswith(kinds)) or "document"
     if first["type"] == "extra_forbidden":
         known = {to_camel(name) for model in _models(Strict) for name in model.model_fields}
-        return UnknownNameError(path, path.rsplit(".", maxsplit=1)[-1], known | {"enumerate"})
+        return UnknownKeyError(path, path.rsplit(".", maxsplit=1)[-1], known | {"enumerate"})
     if first["type"] == "missing":
         return InputError(path, None, "be given")
     text = first["msg"][:1].lower() + first["msg"][1:]
