@@ -212,7 +212,7 @@ def difference_flags(target: Target, anchor: Anchor) -> dict[Flag, str]:
     unknown = [name for name, held, asked, _ in _defining(target, anchor) if held is None and asked is not None]
     if unknown:
         flags[Flag.UNVERIFIED] = f"the anchor does not record {', '.join(unknown)}"
-    if target.kv_dtype is None and _has_unchecked_fp8_kv(anchor):
+    if target.kv_dtype is None and has_unchecked_fp8_kv(anchor):
         flags[Flag.FP8_KV] = "nobody asked for the anchor's FP8 KV cache, and no harvest check has passed its output"
     if not anchor.provenance.real_weights:
         flags[Flag.DUMMY_WEIGHTS] = "harvested with random weights"
@@ -335,7 +335,7 @@ def same_model(left: str, right: str) -> bool:
     return known is not None and known == known_model(right)
 
 
-def _has_unchecked_fp8_kv(anchor: Anchor) -> bool:
+def has_unchecked_fp8_kv(anchor: Anchor) -> bool:
     """FP8 KV of the other kind serves 200 and garbage, as fast as the right one (public case A24)."""
     if _format(anchor.signature.kv_dtype or "") != "fp8":
         return False

@@ -12,6 +12,7 @@ _ALIASES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "auto": "bf16",
     "fp8_e4m3": "fp8", "fp8_e4m3fn": "fp8", "fp8_e4m3fnuz": "fp8", "fp8_e5m2": "fp8", "float8_e4m3fn": "fp8",
     "float8_e4m3fnuz": "fp8", "float8_e5m2": "fp8", "e4m3": "fp8", "fp8-ptpc": "fp8", "fp4": "nvfp4",
+    "fp4_e2m1": "nvfp4",
     "w4a16": "int4", "awq": "int4", "gptq": "int4", "w8a8": "int8", "w8a8-int8": "int8", "w8a8-fp8": "fp8",
     "fp8-block": "fp8", "block-fp8": "fp8", "fp8-dynamic": "fp8", "ptpc-fp8": "fp8", "ocp-mxfp4": "mxfp4",
 }  # fmt: skip

@@ -29,6 +29,10 @@ _HARMLESS = (
 """Keys about layers that change no weight, no KV byte and no width, or repeat another key."""
 _SAYS_LAYERS = re.compile(r"(^|_)(pattern|interval|period|every_n)($|_)|_layers$")
 """Keys with these words tell which layers differ."""
+_SAYS_ATTENTION = re.compile(r"attn|attention|window|swa|global|rope|linear|mamba|conv")
+"""Of those, what `layer_types` says again."""
+_ORIGINAL_KEYS = ("dim", "n_heads", "n_kv_heads")
+"""Spellings of the `params.json` that Mistral and Llama ship beside the config."""
 
 
 def model_card_from_config(
@@ -101,6 +105,12 @@ def _require_some_shape(fields: Fields) -> None:
         "moe_intermediate_size", "kv_lora_rank", "num_experts", "n_routed_experts", "num_local_experts", "vocab_size",
         "shared_intermediate_size", "shared_expert_intermediate_size", "share_expert_dim",
     )  # fmt: skip
+    original = next((name for name in _ORIGINAL_KEYS if name in fields), None)
+    if original is not None:
+        raise InputError(
+            f"{fields.path}.{original}", fields.values[original], "be spelled as in config.json",
+            "this is a key of the original params.json (num_attention_heads, num_key_value_heads, hidden_size, …)",
+        )  # fmt: skip
     if not any(name in fields for name in shape):
         raise InputError(fields.path, sorted(map(str, fields.values))[:8], "name at least one shape of the model")
 
@@ -182,7 +192,8 @@ def _unread_notes(fields: Fields, layers: int) -> list[str]:
         if key in fields.read or key in _HARMLESS or value in (None, False, 0, "", []):
             continue
         per_layer = isinstance(value, list) and len(value) == layers > 1 and not isinstance(value[0], Mapping)
-        hinted = "layer_types" not in fields and _SAYS_LAYERS.search(str(key)) is not None
+        explained = "layer_types" in fields and _SAYS_ATTENTION.search(str(key)) is not None
+        hinted = _SAYS_LAYERS.search(str(key)) is not None and not explained
         if per_layer or (hinted and isinstance(value, int | str | list)):
             notes.append(f"config key {key} is not read: layers may differ from this card")
     return notes

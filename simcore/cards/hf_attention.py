@@ -27,13 +27,28 @@ _NOT_MODELLED: Mapping[str, str] = {
         "state-space layers are not modelled",
     ),
     **dict.fromkeys(("block_types", "lru_width"), "recurrent layers are not modelled"),
-    "block_configs": "layers of different shapes are not modelled",
+    **dict.fromkeys(("block_configs", "num_key_value_heads_per_layer"), "layers of different shapes are not modelled"),
+    "use_cla": "layers that share another layer's KV are not modelled",
+    "cross_attention_layers": "layers that attend to an image are not modelled",
+    "is_encoder_decoder": "a decoder that attends to an encoder is not modelled",
+    "mixer_types": "lightning attention is not modelled",
     "layer_group_size": "lightning attention is not modelled",
     "zero_expert_num": "layers with two attentions and zero experts are not modelled",
     "num_kv_shared_layers": "layers that share another layer's KV are not modelled",
     "hidden_size_per_layer_input": "per-layer embeddings are not modelled",
 }
-"""Keys that make a model something else than this file describes, unless they are 0."""
+"""Keys that make a model something else than this file describes, unless they are 0 or false."""
+_NAMED_BY_LAYER_TYPES = ("mamba_d_state",)
+"""Of those, what says nothing beside `layer_types`, which names each state-space layer (Granite 4 without any)."""
+_FAMILIES_NOT_MODELLED: Mapping[str, str] = {
+    **dict.fromkeys(("rwkv", "xlstm", "mamba", "falcon_mamba", "retnet"), "recurrent layers are not modelled"),
+    **dict.fromkeys(
+        ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "deberta", "modernbert", "nomic_bert"),
+        "an encoder generates nothing and keeps no KV cache",
+    ),
+    "jetmoe": "attention heads that are routed like experts are not modelled",
+}
+"""Starts of model types whose keys look like those of a transformer decoder."""
 
 
 def attention_layers(fields: Fields, *, hidden: int, layers: int, partial: bool = False) -> list[AttentionSpec]:
@@ -41,9 +56,7 @@ def attention_layers(fields: Fields, *, hidden: int, layers: int, partial: bool 
 
     Raises InputError for anything that is not modelled or contradictory.
     """
-    for key, reason in _NOT_MODELLED.items():
-        if key in fields and fields.values[key] != 0:
-            raise InputError(f"{fields.path}.{key}", fields.values[key], "be absent", reason)
+    _refuse_what_is_not_modelled(fields)
     kinds = _layer_kinds(fields, layers)
     linear = _linear_spec(fields) if LINEAR in kinds else None
     if fields.integer("kv_lora_rank", default=0) or fields.flag("mla"):
@@ -70,6 +83,17 @@ def attention_layers(fields: Fields, *, hidden: int, layers: int, partial: bool 
             spec = replace(spec, index_heads=sparse[1], index_head_dim=sparse[2], index_topk_tokens=sparse[3])
         result.append(spec)
     return result
+
+
+def _refuse_what_is_not_modelled(fields: Fields) -> None:
+    explained = _NAMED_BY_LAYER_TYPES if "layer_types" in fields else ()
+    for key, reason in _NOT_MODELLED.items():
+        if key in fields and fields.values[key] != 0 and key not in explained:
+            raise InputError(f"{fields.path}.{key}", fields.values[key], "be absent", reason)
+    family = fields.text("model_type").lower()
+    for start, reason in _FAMILIES_NOT_MODELLED.items():
+        if family.startswith(start):
+            raise InputError(f"{fields.path}.model_type", family, "be a modelled family", reason)
 
 
 def _layer_kinds(fields: Fields, layers: int) -> list[str]:
@@ -197,7 +221,7 @@ def _grouped_spec(fields: Fields, hidden: int, partial: bool) -> AttentionSpec:
         q_lora_rank=fields.integer("share_q_dim", default=0), sinks=family == "gpt_oss",
         qkv_bias=bias, o_bias=fields.flag("attention_out_bias", default="attention_bias" in fields and bias),
         qk_norm=fields.flag("use_qk_norm", "qk_layernorm", default=family.startswith(("qwen3", "gemma3"))),
-        output_gate=fields.flag("attn_output_gate", "attention_output_gate", default=family == "qwen3_next"),
+        output_gate=fields.flag("attn_output_gate", "attention_output_gate", default=family in ("qwen3_next", "afmoe")),
     )  # fmt: skip
 
 
@@ -247,6 +271,9 @@ def _linear_spec(fields: Fields) -> AttentionSpec:
         kernel = section.integer("short_conv_kernel_size", default=4, minimum=1)
         full_rank_gate = section.flag("use_full_rank_gate")
     else:
+        if "linear_num_key_heads" not in fields:
+            must = "be a gated delta net (linear_num_key_heads) or KDA (linear_attn_config)"
+            raise InputError(f"{fields.path}.layer_types", "linear_attention", must, "other kinds are not modelled")
         key_heads = fields.integer("linear_num_key_heads", minimum=1)
         value_heads = fields.integer("linear_num_value_heads", minimum=1)
         key_dim = fields.integer("linear_key_head_dim", minimum=1)
@@ -260,6 +287,7 @@ def _linear_spec(fields: Fields) -> AttentionSpec:
         kind=AttentionKind.LINEAR, heads=value_heads, kv_heads=key_heads, head_dim=key_dim, value_head_dim=value_dim,
         linear_key_heads=key_heads, linear_value_heads=value_heads, linear_key_dim=key_dim,
         linear_value_dim=value_dim, conv_kernel_tokens=kernel, state_dtype=state, output_gate=full_rank_gate,
+        per_channel_decay=section is not None,
     )  # fmt: skip
 
 

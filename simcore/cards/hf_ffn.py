@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 from simcore.cards.hf_fields import Fields
 from simcore.cards.model import FfnSpec
 from simcore.errors import InputError
@@ -16,6 +19,7 @@ _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_exp
 _TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "top_k_experts", "experts_per_token",
           "moe_k")  # fmt: skip
 _SHARED_COUNT = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
+_SAYS_EXPERTS = re.compile(r"(^|_)(moe|experts?)($|_)")
 _EXPERT_WIDTH = ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size")
 
 
@@ -24,12 +28,17 @@ def ffn_layers(fields: Fields, *, hidden: int, layers: int, partial: bool = Fals
     family = fields.text("model_type")
     gated = family not in _NOT_GATED
     experts = fields.integer(*_EXPERTS, default=0)
-    width_names = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+    width_names: tuple[str, ...] = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
     shared_names = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
     hinted = any(fields.find(name)[1] for name in (*_EXPERT_WIDTH, *shared_names))
     if partial and experts == 0 and hinted:
         # A few shape fields of a MoE without its expert count: one stands for all, the card lists it as unknown.
         experts = 1
+    if experts <= 1 and not partial:
+        experts = 0  # one expert is a dense layer to the model files that allow it (HunYuan)
+        _refuse_unread_experts(fields)
+        if family == "granitemoehybrid":  # its dense MLP is the shared one
+            width_names = ("shared_intermediate_size", *width_names)
     if experts == 0:
         unsaid = 4 * hidden if family in _FOUR_HIDDEN else 0 if partial else None
         width = fields.integer(*width_names, default=unsaid, minimum=0 if partial else 1)
@@ -67,6 +76,16 @@ def ffn_layers(fields: Fields, *, hidden: int, layers: int, partial: bool = Fals
     return [sparse if flag else dense for flag in flags]
 
 
+def _refuse_unread_experts(fields: Fields) -> None:
+    """A config that speaks of experts and gives no count that is known here is not a dense model."""
+    for key, value in fields.values.items():
+        if value in (None, False, 0, 1, "", [], {}) or key in fields.read:
+            continue
+        if _SAYS_EXPERTS.search(str(key)) and isinstance(value, bool | Mapping):
+            must = f"be absent, or the expert count be given as one of {', '.join(_EXPERTS)}"
+            raise InputError(f"{fields.path}.{key}", value, must, "whether the layers are routed cannot be told")
+
+
 def _shared_width(fields: Fields, expert_width: int) -> int:
     """Width of all shared experts together: given as one width, or as a count of expert-sized ones."""
     names = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim", "share_expert_dims")
@@ -97,11 +116,13 @@ def _moe_flags(fields: Fields, layers: int) -> list[bool]:
     chosen = _chosen_layers(fields)
     if chosen is not None:
         return [index in chosen for index in range(layers)]
-    first = fields.integer("first_k_dense_replace", "moe_layer_start_index", default=0)
+    listed = fields.sequence("is_moe_layer", at_least=layers)
+    if listed is not None:
+        return [bool(flag) for flag in listed[:layers]]
+    first = fields.integer("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers", default=0)
     _, frequency = fields.find("moe_layer_freq")
     if isinstance(frequency, list):
-        listed = fields.integers("moe_layer_freq", at_least=layers) or []
-        return [bool(flag) for flag in listed[:layers]]
+        return [bool(flag) for flag in (fields.integers("moe_layer_freq", at_least=layers) or [])[:layers]]
     last = fields.integer("moe_layer_end_index", default=layers - 1)
     step = fields.integer("moe_layer_freq", default=1, minimum=1)
     sparse_step = fields.integer(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simcore.cards.formats import canonical_format
 from simcore.cards.hf_fields import Fields, check_integer
+from simcore.cards.kv_dtype import engines_that_follow
 from simcore.cards.model import AttentionKind, Dtypes
 from simcore.errors import InputError
 
 _LARGEST_PATTERN = 300
 _LARGEST_LIST = 20_000
+_UNQUANTISED_BITS = 16
+_MODELOPT_GROUP = 128
+"""Elements per scale of ModelOpt's AWQ where the config does not say."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class _Scheme:
     dtype: str
     group: int = 0
     block: tuple[int, int] | None = None
+    zero_points: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,12 @@ def dtypes_from_config(fields: Fields, base: str, samples: Sequence[LayerSample]
     }  # fmt: skip
     if method not in readers:
         must = f"be one of {', '.join(sorted(readers))}"
-        raise InputError(f"{quant.path}.quant_method", method, must, "the storage formats cannot be told")
+        instead = (
+            "how this one stores weights is not modelled: leave quantization_config out and give the "
+            "weightBytesPerGpu that the engine reports"
+        )
+        raise InputError(f"{quant.path}.quant_method", method, must, instead)
+    _refuse_sparse(quant)
     scheme_of = readers[method](quant)
     chosen: dict[str, _Scheme] = {}
     mixed: list[str] = []
@@ -77,15 +87,22 @@ def dtypes_from_config(fields: Fields, base: str, samples: Sequence[LayerSample]
     if len(blocks) > 1 or len(groups) > 1:
         assumed.append("quantization_config mixes block or group sizes: the largest stands for all")
     stated = _stated_kv(quant)
+    stated_by = ("modelopt" if method.startswith("modelopt") else method) if stated else ""
     if stated:
-        assumed.append(f"KV stored as {stated}: the checkpoint says so and engines take it for `auto`")
-    head = scheme_of("lm_head") if method.startswith("modelopt") else None
+        assumed.append(
+            f"the checkpoint states KV as {stated}: a kvDtype `auto` means that on "
+            f"{', '.join(engines_that_follow(stated_by)) or 'no engine'}, elsewhere the unquantised format"
+        )
+    if method == "quark" and any(quant.find(key)[1] for key in ("kv_cache_group", "kv_cache_quant_config")):
+        assumed.append("the checkpoint carries KV scales (Quark): kvDtype fp8 uses them, `auto` does not")
+    head = scheme_of("lm_head") if method.startswith("modelopt") or quant.flag("lm_head") else None
     return (
         Dtypes(
             stored["weights"], stored["experts"], stored["shared_experts"], attention=stored["attention"],
             embeddings=base, head=base if head is None else head.dtype,
             activations=_activation_format(quant, chosen, base),
-            block=max(blocks) if blocks else None, group=max(groups, default=0), kv=stated,
+            block=max(blocks) if blocks else None, group=max(groups, default=0),
+            zero_points=any(scheme.zero_points for scheme in chosen.values()), kv=stated, kv_stated_by=stated_by,
         ),
         assumed,
     )  # fmt: skip
@@ -115,11 +132,20 @@ def _modules(fields: Fields, component: str, samples: Sequence[LayerSample]) -> 
     return [(sample.index, name) for sample in samples for name in names[sample.attention]]
 
 
+def _refuse_sparse(quant: Fields) -> None:
+    """2:4 sparse checkpoints store half of their weights, and indexes."""
+    sparsity = quant.section("sparsity_config")
+    for field, form in (("sparsity_config.format", "" if sparsity is None else sparsity.text("format")),
+                        ("format", quant.text("format"))):  # fmt: skip
+        if "sparse" in form or form == "marlin-24":
+            raise InputError(f"{quant.path}.{field}", form, "be dense", "2:4 sparse weights are not modelled")
+
+
 def _stated_kv(quant: Fields) -> str:
     """The KV format a checkpoint carries scales for (compressed-tensors scheme, ModelOpt algorithm), or empty."""
     algorithm = quant.text("kv_cache_quant_algo").upper()
     if algorithm:
-        return "nvfp4" if "FP4" in algorithm else "int8" if "INT8" in algorithm else "fp8"
+        return "nvfp4" if "FP4" in algorithm else "fp8" if "FP8" in algorithm else ""
     scheme = quant.section("kv_cache_scheme")
     return "" if scheme is None else _number_scheme(scheme).dtype
 
@@ -199,13 +225,51 @@ def _mxfp4(quant: Fields) -> Callable[[str], _Scheme | None]:
 
 
 def _integer(quant: Fields) -> Callable[[str], _Scheme | None]:
+    """AWQ, GPTQ and AutoRound: one scheme, overridden per module by GPTQModel's `dynamic`, AutoRound's `extra_config`.
+
+    Raises InputError.
+    """
+    ignored, scheme = _ignored(quant), _packed_scheme(quant, None)
+    special: list[tuple[Callable[[str], bool], _Scheme | None]] = []
+    for key in ("dynamic", "extra_config"):
+        overrides = quant.section(key) or Fields({})
+        for pattern in overrides.values:
+            text = pattern.removeprefix("+:").removeprefix("-:")
+            is_regex = key == "dynamic" or _has_wildcard(text)
+            match = _matcher(f"re:{text.removeprefix('re:')}", f"{quant.path}.{key}") if is_regex else text.__eq__
+            own = overrides.section(pattern) or Fields({})
+            special.append((match, None if pattern.startswith("-:") else _packed_scheme(own, quant)))
+
+    def scheme_of(module: str) -> _Scheme | None:
+        if ignored(module):
+            return None
+        return next((found for match, found in special if match(module)), scheme)
+
+    return scheme_of
+
+
+def _packed_scheme(quant: Fields, outer: Fields | None) -> _Scheme | None:
+    """Scheme of a packed integer record; what it leaves out is the outer record's. None = not quantised (16 bits)."""
+    base = None if outer is None else _packed_scheme(outer, None)
+    _, size = quant.find("group_size", "q_group_size")
+    group = check_integer(f"{quant.path}.group_size", size, -1) if size is not None else base.group if base else 0
+    given = quant.find("bits", "w_bit")[1]
+    if given is None and base is not None and "data_type" not in quant:
+        return replace(base, group=max(group, 0))
     bits = quant.integer("bits", "w_bit", default=4, minimum=1)
+    if bits == _UNQUANTISED_BITS and outer is not None:
+        return None
     if bits not in (4, 8):
         raise InputError(f"{quant.path}.bits", bits, "be 4 or 8")
-    _, size = quant.find("group_size", "q_group_size")
-    group = 0 if size in (None, -1) else check_integer(f"{quant.path}.group_size", size, 1)
-    ignored, scheme = _ignored(quant), _Scheme(f"int{bits}", group=group)
-    return lambda module: None if ignored(module) else scheme
+    kind = quant.text("data_type", default="int" if outer is None else outer.text("data_type", default="int"))
+    if kind.startswith("mx_fp"):
+        return _Scheme(f"mxfp{bits}")
+    if kind.startswith("nv_fp") and bits == 4:
+        return _Scheme("nvfp4")
+    if kind != "int":
+        raise InputError(f"{quant.path}.data_type", kind, "be int, mx_fp or nv_fp")
+    # Their files hold packed zero points whether or not the quantisation is symmetric.
+    return _Scheme(f"int{bits}", group=max(group, 0), zero_points=True)
 
 
 def _compressed(quant: Fields) -> Callable[[str], _Scheme | None]:
@@ -255,7 +319,7 @@ def _number_scheme(weights: Fields) -> _Scheme:
     if kind == "float" and bits == 4:
         return _Scheme("nvfp4" if group == 16 else "mxfp4")
     if kind == "int" and bits in (4, 8):
-        return _Scheme(f"int{bits}", group=group)
+        return _Scheme(f"int{bits}", group=group, zero_points=not weights.flag("symmetric", default=True))
     raise InputError(f"{weights.path}.num_bits", bits, "be a known width", f"{kind} of {bits} bits is not known")
 
 
@@ -275,13 +339,17 @@ def _modelopt(quant: Fields) -> Callable[[str], _Scheme | None]:
     if "config_groups" in quant:
         return _compressed(quant)
     listed = quant.section("quantized_layers")
-    algorithm = quant.text("quant_algo").upper()
+    algorithm, given = quant.text("quant_algo").upper(), quant.integer("group_size", default=0, minimum=-1)
+    whole = _algorithm_scheme(algorithm, max(given, 0), quant.path) if listed is None else None
+    if whole is not None and whole.dtype.startswith("int"):
+        whole = replace(whole, zero_points=quant.flag("has_zero_point"))
     if listed is not None:
         by_name = {
             name.split("language_model.")[-1].removeprefix("model."): _algorithm_scheme(
-                (listed.section(name) or Fields({})).text("quant_algo").upper(), listed.path
+                own.text("quant_algo").upper(), max(own.integer("group_size", default=0, minimum=-1), 0), listed.path
             )
             for name in listed.values
+            for own in (listed.section(name) or Fields({}),)
         }
 
         def scheme_of(module: str) -> _Scheme | None:
@@ -290,21 +358,24 @@ def _modelopt(quant: Fields) -> Callable[[str], _Scheme | None]:
             return next((by_name[name] for name in above if name in by_name), None)
 
         return scheme_of
-    scheme, ignored = _algorithm_scheme(algorithm, quant.path), _ignored(quant)
-    return lambda module: None if ignored(module) or module == "lm_head" else scheme
+    ignored = _ignored(quant)
+    return lambda module: None if ignored(module) or module == "lm_head" else whole
 
 
-def _algorithm_scheme(algorithm: str, path: str) -> _Scheme:
+def _algorithm_scheme(algorithm: str, group: int, path: str) -> _Scheme:
+    """Scheme of a ModelOpt algorithm; `group` elements share a scale where the format leaves that open."""
     if "NVFP4" in algorithm:
         return _Scheme("nvfp4")
     if "MXFP4" in algorithm:
         return _Scheme("mxfp4")
+    if "MXFP8" in algorithm:
+        return _Scheme("mxfp8")
     if "FP8" in algorithm:
         return _Scheme("fp8", block=(128, 128) if "_PB_" in algorithm else None)
     if "INT8" in algorithm or algorithm.startswith("W8A"):
-        return _Scheme("int8")
+        return _Scheme("int8", group=group)
     if algorithm.startswith(("W4A16", "W4A8", "INT4")):
-        return _Scheme("int4", group=128)
+        return _Scheme("int4", group=group or _MODELOPT_GROUP)
     raise InputError(f"{path}.quant_algo", algorithm, "be a known algorithm", "FP8, NVFP4, MXFP4, W4A16_AWQ, …")
 
 
@@ -350,5 +421,5 @@ def _quark_scheme(weight: Fields) -> _Scheme:
     if dtype.startswith("fp8"):
         return _Scheme("mxfp8" if group == 32 else "fp8")
     if dtype in ("int4", "uint4", "int8", "uint8"):
-        return _Scheme(dtype.removeprefix("u"), group=group)
+        return _Scheme(dtype.removeprefix("u"), group=group, zero_points=not weight.flag("symmetric", default=True))
     raise InputError(f"{weight.path}.dtype", name, "be a known Quark dtype", "fp4, fp6_e3m2, fp8_e4m3, int4, int8")

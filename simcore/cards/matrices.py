@@ -147,7 +147,7 @@ def _compressor_matrices(spec: AttentionSpec, hidden: int) -> list[Matrix]:
 
 
 def _linear_matrices(spec: AttentionSpec, hidden: int) -> tuple[Matrix, ...]:
-    """Gated delta net, or KDA where keys and values have the same heads."""
+    """Gated delta net, or KDA where decay is per channel."""
     part = Part.ATTENTION
     keys, values = spec.linear_key_heads * spec.linear_key_dim, spec.linear_value_heads * spec.linear_value_dim
     channels = 2 * keys + values
@@ -160,7 +160,7 @@ def _linear_matrices(spec: AttentionSpec, hidden: int) -> tuple[Matrix, ...]:
         Matrix("conv1d", part, spec.conv_kernel_tokens, channels, Split.COLUMN, plain=True),
         Matrix("out_proj", part, values, hidden, Split.ROW, spec.linear_value_heads),
     ]
-    if spec.linear_key_heads == spec.linear_value_heads:
+    if spec.per_channel_decay:
         found.append(Matrix("f_a_proj", part, hidden, spec.linear_key_dim))
         found.append(Matrix("f_b_proj", part, spec.linear_key_dim, keys, Split.COLUMN, spec.linear_key_heads))
         if not spec.output_gate:

@@ -52,6 +52,8 @@ class AttentionSpec:
     conv_kernel_tokens: int = 0
     state_dtype: str = "bf16"
     """Storage of the recurrent state of a linear layer."""
+    per_channel_decay: bool = False
+    """KDA: a low-rank gate per channel; else one decay per value head (gated delta net)."""
     latent_expanded: bool = True
     """MLA: False where heads attend to the latent itself, without per-head up-projections (DeepSeek-V4)."""
     qkv_bias: bool = False
@@ -117,8 +119,12 @@ class Dtypes:
     """`weight_block_size` of a pre-quantised checkpoint; None = no block rule."""
     group: int = 0
     """Elements per scale along the input dimension of a group-quantised checkpoint; 0 = none or the format's own."""
+    zero_points: bool = False
+    """A grouped integer checkpoint stores a zero point of the element's width beside each scale."""
     kv: str = ""
-    """KV format that the checkpoint states, which engines take for `auto`; empty = none."""
+    """KV format that the checkpoint states; empty = none."""
+    kv_stated_by: str = ""
+    """Who states it (`modelopt`, `compressed-tensors`): engines differ in whose word they take for `auto`."""
     online: bool = False
     """Quantised at load (then engines pad and the block rule does not apply)."""
 

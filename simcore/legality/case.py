@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from simcore.cards.accelerator import AcceleratorCard
+from simcore.cards.kv_dtype import kv_dtype_name
 from simcore.cards.layout import Engine, Layout, ResolvedLayout, resolve
 from simcore.cards.model import ModelCard
 from simcore.legality.table import Verdict, Version, parse_version
@@ -49,6 +50,11 @@ class LegalityCase:
     @property
     def moe_backend_family(self) -> str:
         return _family(self.moe_backend)
+
+    @cached_property
+    def kv_format_name(self) -> str:
+        """The KV format that this engine runs with. Raises UnknownNameError."""
+        return kv_dtype_name(self.kv_dtype, card=self.card, engine=self.engine)
 
     @property
     def is_amd(self) -> bool:

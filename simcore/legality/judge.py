@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simcore.cards.formats import canonical_format
+from simcore.cards.kv_dtype import is_fp8_kv
 from simcore.cards.layout import Engine, stage_layers
 from simcore.cards.model import AttentionKind, ModelCard
-from simcore.errors import UnknownNameError
 from simcore.legality.case import Finding, Judgement, LegalityCase, Violation
 from simcore.legality.rules import RULES
 from simcore.legality.table import Entry, Match, Verdict, entries_for
@@ -102,18 +101,7 @@ def suggest_layouts(case: LegalityCase) -> str:
 
 def fp8_kv_needs_output_check(case: LegalityCase) -> bool:
     """FP8 KV may be chosen by a search only with an anchor whose outputs were checked (public case A24)."""
-    return _kv_is_fp8(case)
-
-
-def _kv_is_fp8(case: LegalityCase) -> bool:
-    text = (case.kv_dtype or "auto").strip().lower()
-    text = (case.card.dtypes.kv or "bf16") if text == "auto" else text
-    if text.startswith("fp8_"):
-        return True
-    try:
-        return bool(text) and canonical_format(text) == "fp8"
-    except UnknownNameError:
-        return False
+    return is_fp8_kv(case.kv_format_name)
 
 
 def batches_without_graph(capture_batches: tuple[int, ...], running_requests: int) -> tuple[int, int] | None:
@@ -136,7 +124,7 @@ def _advisories(case: LegalityCase) -> Iterator[str]:
             yield f"if the attention backend is AITER: {item.detail} ({item.verdict})"
     if card.is_mla and widths.attention_tp > 1:
         yield "latent KV is replicated over TP ranks: TP does not enlarge the KV pool, attention DP does"
-    if _kv_is_fp8(case):
+    if fp8_kv_needs_output_check(case):
         form = case.accelerator.fp8_format if case.accelerator is not None else "unknown"
         note = " (FNUZ encoding: other range than OCP)" if form == "fnuz" else ""
         yield f"FP8 KV cache{note}: only with an anchor of this model, engine, version and GPU with checked outputs"

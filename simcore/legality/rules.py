@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from simcore.cards.formats import storage_format
+from simcore.cards.formats import canonical_format, storage_format
 from simcore.cards.hf import HEAD_DIM_DERIVED
+from simcore.cards.kv_dtype import PER_TOKEN_HEAD, is_fp8_kv
 from simcore.cards.layout import Engine
 from simcore.cards.matrices import Matrix, Part, Split, layer_matrices, part_dtype
 from simcore.cards.model import AttentionKind
@@ -297,6 +298,27 @@ def _native(case: LegalityCase, formats: tuple[str, ...]) -> Iterator[Finding]:
             return
 
 
+def kv_dtype(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
+    """The engine has a kernel, and a flag, for the KV format; the model's own 16-bit format needs neither."""
+    name, card = case.kv_format_name, case.card
+    if name == canonical_format(card.dtypes.embeddings):
+        return
+    bits = storage_format(PER_TOKEN_HEAD.get(name, "fp8" if is_fp8_kv(name) else name)).element_bits
+    without = parameters.get("amd_without", ()) if case.is_amd else ()
+    known = [choice for choice in parameters["choices"] if choice not in without]
+    stored = {card.dtypes.weights, card.dtypes.attention, *((card.dtypes.experts,) if card.is_moe else ())}
+    if name not in known:
+        where = " on AMD" if case.is_amd else ""
+        detail = f"{case.engine.value} has no {name} KV cache{where}: it stores {', '.join(known)}"
+        yield Finding("kv-cache", bits, detail)
+    elif name in parameters.get("not_with_quantised", ()) and stored - {"bf16", "fp16", "fp32"}:
+        detail = f"{name} KV cache with a checkpoint stored as {', '.join(sorted(stored))} is refused at start"
+        yield Finding("kv-cache", bits, detail, None if "fp8" in stored else Verdict.UNVERIFIED)
+    elif case.accelerator is not None and case.is_amd and name in parameters.get("amd_unsure", ()):
+        detail = f"{name} KV cache was not seen running on {case.accelerator.architecture}"
+        yield Finding("kv-cache", bits, detail, Verdict.UNVERIFIED)
+
+
 def pipeline_layers(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
     """Each pipeline stage has a layer, and a given split adds up."""
     del parameters
@@ -372,6 +394,7 @@ RULES: Mapping[str, Rule] = {
     "scale-group-shape": scale_group_shape,
     "mxfp4-native": mxfp4_native,
     "nvfp4-native": nvfp4_native,
+    "kv-dtype": kv_dtype,
     "pipeline-layers": pipeline_layers,
     "gpu-budget": gpu_budget,
     "nodes-whole": nodes_whole,

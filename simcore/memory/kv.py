@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from simcore.cards.formats import canonical_format, storage_format
+from simcore.cards.kv_dtype import DS_MLA, PER_TOKEN_HEAD, kv_dtype_name
+from simcore.cards.layout import Engine
 from simcore.cards.model import AttentionKind, AttentionSpec, ModelCard
 from simcore.errors import InputError
 
 _INDEX_SCALE_BLOCK = 128
 """The sparse-attention indexer stores FP8 keys with one FP32 scale per 128 values (public case A17)."""
-_PER_TOKEN_HEAD = {"fp8_per_token_head": "fp8", "int8_per_token_head": "int8"}
-_DS_MLA = "fp8_ds_mla"
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ class KvFormat:
         return form.payload_bytes(elements_count) + scales + self.scale_bytes_per_vector
 
 
-def kv_format(dtype: str | None, *, card: ModelCard, scale_bytes_per_vector: int = 0) -> KvFormat:
-    """The KV format named `dtype`; None or `auto` is the checkpoint's: the KV scheme it states, else unquantised.
+def kv_format(
+    dtype: str | None, *, card: ModelCard, engine: Engine | None = None, scale_bytes_per_vector: int = 0
+) -> KvFormat:
+    """The KV format named `dtype`; None or `auto` is what `engine` makes of the checkpoint (`kv_dtype_name`).
 
     Raises UnknownNameError.
     """
-    text = "" if dtype is None else str(dtype).strip().lower()
-    if text in ("", "auto"):
-        return KvFormat(canonical_format(card.dtypes.kv or card.dtypes.embeddings), scale_bytes_per_vector)
-    if text == _DS_MLA:
+    name = kv_dtype_name(dtype, card=card, engine=engine)
+    if name == DS_MLA:
         if not card.is_mla:
             raise InputError(
                 "kvDtype", dtype, "be a format that the model's attention can store", "it packs MLA latents"
             )
         return KvFormat("fp8", scale_bytes_per_vector, packed_latent=True)
-    if text in _PER_TOKEN_HEAD:
-        return KvFormat(_PER_TOKEN_HEAD[text], scale_bytes_per_vector or storage_format("fp32").payload_bytes(1))
-    return KvFormat(canonical_format(text, "kvDtype"), scale_bytes_per_vector)
+    if name in PER_TOKEN_HEAD:
+        return KvFormat(PER_TOKEN_HEAD[name], scale_bytes_per_vector or storage_format("fp32").payload_bytes(1))
+    return KvFormat(canonical_format(name), scale_bytes_per_vector)
 
 
 def kv_heads_per_rank(kv_heads: int, attention_tp: int) -> int:

@@ -114,7 +114,10 @@ def _matrix_bytes(card: ModelCard, matrix: Matrix, width: int, copies: int) -> M
     scales = 0
     group = form.group or (card.dtypes.group if form.name in ("int4", "int8") else 0)
     if group:
-        scales = -(-elements // group) * form.scale_bytes
+        groups_count = -(-elements // group)
+        scales = groups_count * form.scale_bytes
+        if card.dtypes.zero_points and not form.group:
+            scales += form.payload_bytes(groups_count)
     elif form.name == "fp8" and card.dtypes.block is not None and not card.dtypes.online:
         scales = -(-elements // (card.dtypes.block[0] * card.dtypes.block[1])) * form.scale_bytes
     return {matrix.part.value: form.payload_bytes(elements), SCALES: scales}

@@ -18,7 +18,7 @@ from simcore.cards.model import ModelCard
 from simcore.cards.short import expand_short, is_short
 from simcore.errors import InputError, UnknownKeyError, UnknownNameError
 from simcore.legality import LegalityCase
-from simcore.memory import MemoryRequest, Reserve, WeightChoices, kv_format
+from simcore.memory import KvFormat, MemoryRequest, Reserve, WeightChoices, kv_format
 
 _LARGEST_BYTES = 1 << 50
 _AMBIGUOUS_BELOW = 0.4
@@ -313,6 +313,13 @@ def legality_case(case: CheckInput, card: ModelCard, layout: Layout) -> Legality
     )
 
 
+def kv_input(case: CheckInput, card: ModelCard) -> KvFormat:
+    """How KV is stored. Raises UnknownNameError."""
+    engine = Engine.parse(engine_input(case).name)
+    scale_bytes = case.kv_scale_bytes_per_vector
+    return kv_format(case.kv_dtype, card=card, engine=engine, scale_bytes_per_vector=scale_bytes)
+
+
 def memory_request(case: CheckInput, card: ModelCard, layout: Layout) -> MemoryRequest:
     """The case for the memory model."""
     engine = engine_input(case)
@@ -325,7 +332,7 @@ def memory_request(case: CheckInput, card: ModelCard, layout: Layout) -> MemoryR
         card=card,
         engine=Engine.parse(engine.name),
         layout=layout,
-        kv=kv_format(case.kv_dtype, card=card, scale_bytes_per_vector=case.kv_scale_bytes_per_vector),
+        kv=kv_input(case, card),
         choices=WeightChoices(case.redundant_experts, engine.fused_shared_experts, case.draft_layers),
         split=None if case.pipeline_layer_split is None else tuple(case.pipeline_layer_split),
     )

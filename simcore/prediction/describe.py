@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simcore.anchors.schema import Anchor
-from simcore.anchors.select import CONCURRENCY_REACH, Flag, Selection
+from simcore.anchors.select import CONCURRENCY_REACH, Flag, Selection, has_unchecked_fp8_kv
+from simcore.cards.kv_dtype import is_fp8_kv
 from simcore.cards.layout import Layout, ResolvedLayout
 from simcore.des.config import SchedulerConfig
 from simcore.legality import Judgement, Verdict
@@ -98,6 +99,8 @@ class Served:
             found += [Flag.CONCURRENCY.value] if reach > CONCURRENCY_REACH else []
         if priced.judgement.verdict is Verdict.UNVERIFIED:
             found.append("legality-unverified")
+        if is_fp8_kv(priced.kv_dtype) and (priced.anchor is None or has_unchecked_fp8_kv(priced.anchor)):
+            found.append(Flag.FP8_KV.value)  # whoever chose it: the user, the checkpoint, an anchor or a search
         if self.is_queueing(outcome):
             found.append("queueing")
         if self.scheduler.prefix_caching:

@@ -12,6 +12,7 @@ from simcore.anchors.schema import Anchor
 from simcore.anchors.schema import Speculation as MeasuredSpeculation
 from simcore.anchors.select import Selection, Target, select_anchor
 from simcore.cards.accelerator import AcceleratorCard
+from simcore.cards.kv_dtype import stated_kv_dtype
 from simcore.cards.layout import Engine, Layout, resolve
 from simcore.cards.model import ModelCard
 from simcore.des.config import Admission, Deployment, HostTier, Pool, Routing, SchedulerConfig
@@ -252,7 +253,7 @@ class Predictor:
             card=setting.card,
             engine=option.engine,
             layout=layout,
-            kv=kv_format(kv_dtype, card=setting.card),
+            kv=kv_format(kv_dtype, card=setting.card, engine=option.engine),
             hbm_bytes=setting.accelerator.hbm_bytes,
             memory_frac=overrides.memory_frac,
             block_tokens=overrides.block_tokens or defaults.block_tokens,
@@ -283,7 +284,7 @@ class Predictor:
         nodes_count = max(1, math.ceil(widths.gpus_count / gpus_per_node))
         anchor = selection.chosen if selection else None
         measured = anchor.signature.kv_dtype if anchor else None
-        kv_dtype = setting.overrides.kv_dtype or measured or setting.card.dtypes.kv or "bf16"
+        kv_dtype = setting.overrides.kv_dtype or measured or stated_kv_dtype(setting.card, option.engine) or "bf16"
         if anchor is not None:
             memory = self._memory(option, layout, anchor, kv_dtype)
             if not memory.fits:

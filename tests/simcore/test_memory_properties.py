@@ -263,3 +263,33 @@ def test_kv_formats() -> None:
         kv_format("fp7", card=card)
     with pytest.raises(InputError):
         kv_format("fp8_ds_mla", card=card)
+
+
+@pytest.mark.parametrize(
+    ("quant", "total"),
+    [
+        # 6,979,321,856 weights in groups of 128: half a byte each, per group a 16-bit scale and a packed zero point;
+        # embedding and head 2 x 128,256 x 4,096, norms 65 x 4,096 and the rotary table 131,072 x 128 in 16 bits.
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, 5_761_409_024),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, 5_761_409_024),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 128}, 9_278_332_928),
+        # Symmetric compressed-tensors store no zero points: 54,525,952 groups x 0.5 less.
+        ({"quant_method": "compressed-tensors", "ignore": ["lm_head"], "config_groups": {"g": {"weights": {
+            "num_bits": 4, "type": "int", "group_size": 128}}}}, 5_734_146_048),
+        ({"quant_method": "compressed-tensors", "ignore": ["lm_head"], "config_groups": {"g": {"weights": {
+            "num_bits": 4, "type": "int", "group_size": 128, "symmetric": False}}}}, 5_761_409_024),
+        # The head in int4 too: 525,336,576 x (2 - 0.5 - 2.5/128) less.
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "lm_head": True}, 4_983_664_640),
+    ],
+    ids=["awq", "gptq", "gptq-8", "ct", "ct-asymmetric", "gptq-head"],
+)  # fmt: skip
+def test_grouped_integers_store_scales_and_zero_points(quant: dict[str, object], total: int) -> None:
+    """Llama-3.1-8B; the public AWQ checkpoint's files are 5.73 GB, which is this without the rotary table."""
+    shape = {
+        "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
+        "max_position_embeddings": 131072, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    card = model_card_from_config(shape | {"quantization_config": quant})
+    (parts,) = weight_bytes_by_stage(card=card, layout=Layout(), engine=Engine.VLLM)
+    assert sum(parts.values()) == total

@@ -43,3 +43,16 @@ def test_the_interval_grows_with_the_distance_from_the_sweep() -> None:
     widths = [_half_width(_at(concurrency)) for concurrency in (64, 256, 512, 1024)]
     assert widths == sorted(widths)
     assert widths[3] > 2 * widths[1]
+
+
+def test_fp8_kv_is_flagged_whoever_chose_it() -> None:
+    """Public case A24: nothing has checked what an FP8 cache produces where there is no harvest at all."""
+    document = {
+        "model": "Llama-3.1-8B", "engine": {"name": "vLLM"}, "accelerator": "MI300X", "mode": "simulate",
+        "layout": {"tensorParallel": 1}, "workload": {"fixed": {"promptTokens": 512, "outputTokens": 16}},
+        "load": {"concurrency": 2, "requests": 4},
+    }  # fmt: skip
+    word = "fp8-kv-output-unchecked"
+    assert word not in predict(load_scenario(document, {})).flags
+    for name in ("fp8", "fp8_e4m3"):
+        assert word in predict(load_scenario(document | {"kvDtype": name}, {})).flags

@@ -24,11 +24,12 @@ from simcore.legality import (
     judge_pair,
 )
 from simcore.legality.judge import suggest_layouts
-from simcore.memory import MemoryPlan, kv_format, kv_transfer_bytes, plan_memory
+from simcore.memory import MemoryPlan, kv_transfer_bytes, plan_memory
 from simcore.prediction.case import (
     CheckInput,
     engine_input,
     hbm_bytes,
+    kv_input,
     legality_case,
     memory_request,
     model_card,
@@ -176,7 +177,7 @@ def _memory_figures(memory: MemoryPlan | None, case: CheckInput, card: ModelCard
         figures["footprintBytesReserved"] = reserved if exact else None
         figures["footprintBytesWindowCapped"] = capped if exact else None
     if case.transfer is not None:
-        form = kv_format(case.kv_dtype, card=card, scale_bytes_per_vector=case.kv_scale_bytes_per_vector)
+        form = kv_input(case, card)
         size = kv_transfer_bytes(card=card, prompt_tokens=case.transfer.prompt_tokens, form=form) if exact else None
         rate = case.transfer.link_bytes_per_second
         figures["kvTransferBytes"] = size
