@@ -16,6 +16,7 @@ GENERATORS = (
     "docgen.py",
     "kinddoc.py",
     "picture.py",
+    "frontpage.py",
     "metricdoc.py",
     "faultdoc.py",
     "anchors_from_table20.py",

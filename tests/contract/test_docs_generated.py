@@ -27,7 +27,7 @@ def _docgen(name: str = "docgen") -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("tool", ["docgen", "kinddoc", "faultdoc"])
+@pytest.mark.parametrize("tool", ["docgen", "kinddoc", "faultdoc", "frontpage"])
 def test_pages_are_up_to_date(tool: str) -> None:
     found = subprocess.run(
         [sys.executable, f"tools/{tool}.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
