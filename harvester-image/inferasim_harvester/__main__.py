@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import sys
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -155,11 +156,18 @@ async def measure(spec: HarvestSpec, points: Points, progress: Progress, options
     try:
         await progress.say(f"{len(points.records)} points are known already", "Preparing", points)
         anchor, checks = await harvest.run()
-    except HarvestError as error:
+    except InputError:
+        raise
+    except Exception as error:
+        reason, text = HarvestError.reason, f"{type(error).__name__}: {error}"
+        if isinstance(error, HarvestError):
+            reason, text = error.reason, str(error)
+        else:  # a defect of ours: the result says so, the log says where
+            traceback.print_exc()
         tail = harvest.process.log_tail() if harvest.process is not None else ""
-        await progress.say(str(error), "Failed", points)
-        await progress.keep(RESULT_FILE, failure_text(spec.digest, error.reason, str(error), tail))
-        _last_words(f"{error.reason}: {error}")
+        await progress.say(text, "Failed", points)
+        await progress.keep(RESULT_FILE, failure_text(spec.digest, reason, text, tail))
+        _last_words(f"{reason}: {text}")
         return FAILED
     await progress.keep(RESULT_FILE, result_text(spec.digest, anchor, checks, progress.total))
     return OK

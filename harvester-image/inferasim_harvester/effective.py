@@ -100,7 +100,8 @@ class Effective:
     """Most tokens of one step."""
     longest_chunk: int | None = None
     """Most tokens of one prompt in one step, where that is less."""
-    kv_pool_tokens: int | None = None
+    pools: dict[str, int] = field(default_factory=dict)
+    """KV tokens of one rank by the places that state them."""
     memory: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -108,6 +109,11 @@ class Effective:
         """The longest prompt that is computed in one step; None when the engine does not say."""
         known = [limit for limit in (self.token_budget, self.longest_chunk) if limit is not None]
         return min(known) if known else None
+
+    @property
+    def kv_pool_tokens(self) -> int | None:
+        """The smallest pool that the engine states anywhere; None when it states none."""
+        return min(self.pools.values(), default=None)
 
     def note(self, name: str, value: object, source: str) -> None:
         """Records a setting; a later source wins."""
@@ -161,7 +167,7 @@ def _read_labels(engine: Engine, samples: Sequence[Sample], found: Effective) ->
                 found.note(name, _switch(sample.labels[label]), "metrics labels")
         blocks, size = sample.labels.get("num_gpu_blocks", ""), sample.labels.get("block_size", "")
         if blocks.isdigit() and size.isdigit():
-            found.kv_pool_tokens = int(blocks) * int(size)
+            found.pools["metrics labels"] = int(blocks) * int(size)
 
 
 def _read_report(engine: Engine, version: str, report: Mapping[str, Any], found: Effective) -> None:
@@ -196,10 +202,11 @@ def _read_report(engine: Engine, version: str, report: Mapping[str, Any], found:
         found.note("graphCapture", "off", "server report")
     elif mode is not None:
         found.graph_mode = mode
-    for paths, field_name in ((_BUDGET, "token_budget"), (_LONGEST_CHUNK, "longest_chunk"), (_POOL, "kv_pool_tokens")):
-        number = next((v for path in paths if isinstance(v := _leaf(report, path), int) and v > 0), None)
-        if number is not None:
-            setattr(found, field_name, number)
+    found.token_budget = _positive(report, _BUDGET) or found.token_budget
+    found.longest_chunk = _positive(report, _LONGEST_CHUNK) or found.longest_chunk
+    pool = _positive(report, _POOL)
+    if pool is not None:
+        found.pools["server report"] = pool
 
 
 def _graph_mode(value: object) -> str | None:
@@ -228,8 +235,13 @@ def _read_log(log: str, found: Effective) -> None:
         match = pattern.search(log)
         if match and name not in found.memory:
             found.memory[name] = int(float(match[1].replace(",", "")) * factor)
-    if found.kv_pool_tokens is None:
-        found.kv_pool_tokens = found.memory.get("kvPoolTokens")
+    if found.memory.get("kvPoolTokens"):
+        found.pools["log"] = found.memory["kvPoolTokens"]
+
+
+def _positive(report: Mapping[str, Any], paths: Sequence[Path]) -> int | None:
+    """The first positive count that stands at one of `paths`."""
+    return next((v for path in paths if isinstance(v := _leaf(report, path), int) and v > 0), None)
 
 
 def _leaf(report: Mapping[str, Any], path: Path) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -30,7 +30,15 @@ from inferasim_harvester.errors import (
     RequestFailedError,
 )
 from inferasim_harvester.measure import measure_decode, measure_packed, measure_prefill
-from inferasim_harvester.metrics_page import Counters, Sample, counters, difference, parse_page, requests_by_rank
+from inferasim_harvester.metrics_page import (
+    Counters,
+    Sample,
+    counters,
+    difference,
+    fallen,
+    parse_page,
+    requests_by_rank,
+)
 from inferasim_harvester.options import Options
 from inferasim_harvester.output import recall_frac
 from inferasim_harvester.overhead import client_s_per_event
@@ -70,6 +78,8 @@ class Harvest:
     options: Options
     now: Callable[[], str]
     process: EngineProcess | None = None
+    last: Counters | None = None
+    """The engine's counters when it was last looked at."""
 
     async def run(self) -> tuple[Anchor, tuple[CheckResult, ...]]:
         """Measures and writes the anchor. Raises HarvestError or InputError; always ends an engine that it started."""
@@ -92,7 +102,7 @@ class Harvest:
             started = await self._clocks()
             await self._warm_up(session)
             await self._sweep(session, [point for point in todo if not point.is_filled], effective)
-            effective.kv_pool_tokens = effective.kv_pool_tokens or (await self._effective()).kv_pool_tokens
+            effective.pools = effective.pools or (await self._effective()).pools
             await self.progress.say("checking what was measured", "Checking")
             ran = assemble.Ran(
                 effective,
@@ -141,6 +151,10 @@ class Harvest:
         """Whether a GPU is measured."""
         return not is_cpu(self.spec.accelerator.product)
 
+    @property
+    def _speculates(self) -> bool:
+        return self.spec.signature.speculation is not None
+
     def _is_acceptance_forced(self) -> bool:
         speculation = self.spec.signature.speculation
         return speculation is not None and speculation.forced_acceptance_length is not None
@@ -158,6 +172,15 @@ class Harvest:
     def _count(self, todo: Sequence[Point]) -> None:
         self.progress.done = sum(point.name in self.points for point in todo)
         self.progress.remaining_weight = sum(point.weight for point in todo if point.name not in self.points)
+
+    def _look(self, page: Sequence[Sample]) -> Counters:
+        """The counters of a page. Raises EngineDiedError when they began anew: behind the port is another process."""
+        found = counters(self.spec.engine.name, page)
+        fell = fallen(self.last, found) if self.last is not None else ""
+        if fell:
+            raise EngineDiedError(f"the engine was started again while it was measured: its counter {fell}")
+        self.last = found
+        return found
 
     async def _start(self, more: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
         if self.options.engine_url is not None:
@@ -197,6 +220,7 @@ class Harvest:
         """The engine once more, with more arguments."""
         if self.process is not None:
             await self.process.stop()
+        self.last = None
         await self._start(more, variables)
         return await self._ready()
 
@@ -310,10 +334,10 @@ class Harvest:
         """One point's record, with its tally and the engine's counters over it."""
         engine = self.spec.engine.name
         page = await self._page()
-        before, ranks = counters(engine, page), requests_by_rank(engine, page)
+        before, ranks = self._look(page), requests_by_rank(engine, page)
         record = await self._measure(session, point, effective)
         page = await self._settled(engine, before, session.tally.requests)
-        after, ranks_after = counters(engine, page), requests_by_rank(engine, page)
+        after, ranks_after = self._look(page), requests_by_rank(engine, page)
         tally = session.take_tally()
         grown = {name: difference(value, getattr(before, name)) for name, value in asdict(after).items()}
         served = round(tally.served_prompt_tokens / tally.requests) if tally.requests else point.length
@@ -321,14 +345,30 @@ class Harvest:
             record["servedTokens"] = served
         if point.is_filled:
             record["isFilled"] = True
+        else:
+            record["smallestStepS"] = await self._smallest_step(session, point, effective)
         by_rank = {rank: count - ranks.get(rank, 0.0) for rank, count in ranks_after.items()}
         return {**record, "tally": asdict(tally), "counters": grown, "requestsByRank": by_rank}
 
-    async def _settled(self, engine: Engine, before: Counters, requests: int) -> list[Sample]:
+    async def _smallest_step(self, session: Session, point: Point, effective: Effective) -> float | None:
+        """One wave of the smallest batch, after each point: what slows the machine for a while shows between points."""
+        sweeps, once = self.spec.sweeps, replace(self.options.decode, minimum=1, maximum=1)
+        batch, length = sweeps.decode_batches[0], sweeps.decode_prompt_lengths_tokens[0]
+        label = f"{point.name}/after"
+        try:
+            found = await measure_decode(
+                session, batch, length, once, effective.token_budget, label, speculates=self._speculates
+            )
+        except MeasurementFailedError:
+            return None  # what is wrong with such a wave, its own point says
+        await self._settled(self.spec.engine.name, self.last, session.take_tally().requests)
+        return found.steps_s[0]
+
+    async def _settled(self, engine: Engine, before: Counters | None, requests: int) -> list[Sample]:
         """The metrics page once the engine has booked our last requests; engines book a moment after the last byte."""
         for _ in range(5):
             page = await self._page()
-            booked = difference(counters(engine, page).requests, before.requests)
+            booked = difference(counters(engine, page).requests, before.requests if before is not None else None)
             if booked is None or booked >= requests:
                 break
             await asyncio.sleep(0.2)
@@ -370,12 +410,13 @@ class Harvest:
             self.options.decode,
             budget,
             point.name,
-            speculates=self.spec.signature.speculation is not None,
+            speculates=self._speculates,
         )
         return {
             "stepsS": decode.steps_s,
             "contextTokens": sum(decode.context_tokens) / len(decode.context_tokens),
             "tokensPerChunk": sum(decode.tokens_per_chunk) / len(decode.tokens_per_chunk),
+            "chunksAtOnceFrac": max(decode.at_once_frac),
             "stalledFrac": max(decode.stalled_frac),
             "coalescedFrac": max(decode.coalesced_frac),
             "ttftS": decode.ttft_s if point.name != DRIFT else [],

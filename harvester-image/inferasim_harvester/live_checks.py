@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -29,12 +31,18 @@ RECALL_PASS, RECALL_REFUSE = 0.8, 0.2
 """Share of a repeated sequence that a working model continues (ours: broken formats get next to none)."""
 CHUNK_PASS, CHUNK_FLAG = 0.02, 0.5
 """Tokens per chunk beside 1 without speculation (ours: front ends gather a few; two a chunk is something else)."""
+AT_ONCE_REFUSE: Final = 0.5
+"""Most chunks of several tokens come in the time of one (ours)."""
 STALL_FLAG: Final = 0.10
 """Mean gap over median gap, minus 1 (ours)."""
 BALANCE_FLAG: Final = 0.05
 """Excess of the fullest attention-DP rank over its share (ours)."""
 COALESCED_FLAG: Final = 0.05
 """Share of coalesced chunks above which the median gap is not used (ours)."""
+GROWTH_MARGIN: Final = 0.02
+"""Noise of a step against another (ours)."""
+POOL_TOLERANCE: Final = 0.01
+"""Rounding of a pool to blocks (ours)."""
 MEMORY_TOLERANCE: Final = 0.10
 """Reported over nominal memory (ours: MI300X, MI325X and MI355X differ by 33 % and 12 %)."""
 PLAIN_DTYPES: Final = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16",
@@ -92,10 +100,16 @@ def served_model(served: str | None, name: str, path: str) -> CheckResult:
     return CheckResult("served-model", Verdict.PASS if same else Verdict.REFUSE, detail[:1900])
 
 
-def token_chunks(per_chunk: float, name: str, *, speculates: bool) -> CheckResult:
-    """One token a chunk, where nothing speculates; else either something does, or the stream is gathered."""
-    numbers = {"tokensPerChunk": per_chunk}
+def token_chunks(per_chunk: float, name: str, *, speculates: bool, at_once_frac: float = 0.0) -> CheckResult:
+    """One token a chunk, where nothing speculates; else either something does, or the stream is gathered.
+
+    Several tokens in the time of one (`at_once_frac` of such chunks) are a draft's, however few there are.
+    """
+    numbers = {"tokensPerChunk": per_chunk, "atOnceFraction": at_once_frac}
     off = abs(per_chunk - 1.0)
+    if not speculates and off > CHUNK_PASS and at_once_frac > AT_ONCE_REFUSE:
+        detail = f"{per_chunk:.3g} tokens a chunk at {name}, several in the time of one: the engine speculates unasked"
+        return CheckResult("token-chunks", Verdict.REFUSE, detail, numbers)
     if speculates or off <= CHUNK_PASS:
         return CheckResult("token-chunks", Verdict.PASS, f"{per_chunk:.3g} tokens a chunk", numbers)
     detail = f"{per_chunk:.3g} tokens a chunk at {name} without speculation; steps were counted by tokens"
@@ -132,6 +146,15 @@ def output(
         return CheckResult("output", Verdict.PASS, detail, numbers)
     doubtful = recall < RECALL_REFUSE or "fp8" in (kv_dtype or "").lower()
     return CheckResult("output", Verdict.REFUSE if doubtful else Verdict.FLAG, detail, numbers)
+
+
+def others_tokens(read_tokens: float | None, sent_tokens: int) -> CheckResult | None:
+    """Where an engine counts no requests, its prompt tokens show others' traffic; None when nothing shows."""
+    if not read_tokens or read_tokens <= sent_tokens * (1.0 + LENGTH_FLAG):
+        return None  # with caching off some count none
+    detail = f"the engine read {read_tokens:.0f} prompt tokens, we sent {sent_tokens}: something else uses it"
+    numbers = {"engineTokens": read_tokens, "clientTokens": float(sent_tokens)}
+    return CheckResult("clock-agreement", Verdict.REFUSE, detail, numbers)
 
 
 def clock_agreement(engine_s: float | None, client_s: float, requests: float | None, sent: int) -> CheckResult:
@@ -190,6 +213,50 @@ def drift(first_s: float, again_s: float | None, name: str) -> CheckResult:
     size = abs(change)
     verdict = Verdict.PASS if size <= DRIFT_FLAG else Verdict.FLAG if size <= DRIFT_REFUSE else Verdict.REFUSE
     return CheckResult("drift", verdict, f"{name} took {change:+.1%} at the end", {"change": change})
+
+
+def steadiness(smallest_s: Mapping[str, float]) -> CheckResult:
+    """The smallest step, measured after every point in their order, stays the same: heat, clocks and neighbours that
+    come and go. One that is off alone was a moment; two in a row held a point between them."""
+    if len(smallest_s) < 2:
+        return CheckResult("steadiness", Verdict.FLAG, "unchecked: the smallest step was not measured between points")
+    middle = statistics.median(smallest_s.values())
+    changes = {name: value / middle - 1.0 for name, value in smallest_s.items()}
+    lasting = {
+        later: min(abs(changes[earlier]), abs(changes[later]))
+        for earlier, later in itertools.pairwise(changes)
+        if changes[earlier] * changes[later] > 0
+    }
+    held = max(lasting, key=lambda name: lasting[name], default="")
+    worst = max(changes, key=lambda name: abs(changes[name]))
+    numbers = {"change": changes[worst], "lasting": lasting.get(held, 0.0)}
+    if numbers["lasting"] > DRIFT_REFUSE:
+        detail = f"the smallest step was {changes[held]:+.1%} off before and after {held}: something slowed the machine"
+        return CheckResult("steadiness", Verdict.REFUSE, detail, numbers)
+    verdict = Verdict.FLAG if abs(changes[worst]) > DRIFT_REFUSE else Verdict.PASS
+    return CheckResult("steadiness", verdict, f"the smallest step was {changes[worst]:+.1%} off after {worst}", numbers)
+
+
+def batch_growth(steps_s: Mapping[int, float], prompt_tokens: int) -> CheckResult:
+    """A step of twice the batch takes at most twice as long: two steps of half of it would do the same work."""
+    growth = {high: steps_s[high] / steps_s[low] * low / high for low, high in itertools.pairwise(sorted(steps_s))}
+    worst = max(growth, key=lambda batch: growth[batch], default=0)
+    numbers = {"growth": growth.get(worst, 0.0), "batch": float(worst)}
+    if growth.get(worst, 0.0) > 1.0 + GROWTH_MARGIN:
+        detail = f"at {prompt_tokens} prompt tokens the step of batch {worst} grew faster than the batch: a missing "
+        return CheckResult("batch-growth", Verdict.FLAG, detail + "graph, or a machine that was slower then", numbers)
+    return CheckResult("batch-growth", Verdict.PASS, "no step grew faster than its batch", numbers)
+
+
+def kv_pool(said: Mapping[str, int]) -> CheckResult:
+    """All places where the engine states its KV pool state the same; where not, the smallest is kept."""
+    numbers = {source: float(count) for source, count in said.items()}
+    if not said:
+        return CheckResult("kv-pool", Verdict.PASS, "the engine does not state its KV pool, and the anchor has none")
+    text = ", ".join(f"{count} by its {source}" for source, count in sorted(said.items()))
+    same = max(said.values()) <= min(said.values()) * (1.0 + POOL_TOLERANCE)
+    detail = f"the KV pool holds {text} tokens" + ("" if same else "; the smallest is kept")
+    return CheckResult("kv-pool", Verdict.PASS if same else Verdict.FLAG, detail, numbers)
 
 
 def stalls(worst_frac: float, name: str, preemptions: float | None) -> CheckResult:

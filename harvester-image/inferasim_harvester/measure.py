@@ -30,6 +30,9 @@ COALESCED_FRAC, COALESCED_LIMIT = 0.25, 0.05
 """A gap below this part of the mean gap shows chunks that a busy front end sent together; tolerated up to the limit."""
 GATHERED_LIMIT: Final = 0.02
 """Tokens per chunk above 1 without speculation, beyond which steps are counted by tokens."""
+AT_ONCE_FACTOR: Final = 1.4
+"""Two tokens of two steps take twice as long as one; a step with a draft takes little longer than one without."""
+SEVERAL_MARGIN: Final = 0.5
 LAG: Final = 8
 """Steps between the chunks that are compared where single gaps are no steps."""
 
@@ -60,6 +63,8 @@ class Decode:
     """Mean over median of the gaps, minus 1: pauses that the median does not see."""
     coalesced_frac: list[float] = field(default_factory=list)
     """Part of the chunks that came together with the one before."""
+    at_once_frac: list[float] = field(default_factory=list)
+    """Part of the chunks of several tokens that took no longer than one token takes."""
     ttft_s: list[float] = field(default_factory=list)
 
 
@@ -80,6 +85,9 @@ class Window:
     tokens_per_chunk: float
     stalled_frac: float
     coalesced_frac: float
+    at_once_frac: float
+    """Of the chunks of several tokens: the part that took no longer than the others. A gathered chunk takes as many
+    steps as it has tokens; tokens that a draft gave come in one."""
     stagger: int
     """Most chunks any request had before the last one joined."""
 
@@ -119,7 +127,16 @@ def common_window(streams: Sequence[Stream], steps: int, *, speculates: bool = F
     contexts = [
         stream.prompt_tokens + np.mean(tokens[:-1]) for stream, (_, tokens) in zip(streams, shared, strict=True)
     ]
-    return Window(step_s, float(np.mean(contexts)), per_chunk, mean_step_s / step_s - 1.0, coalesced, stagger)
+    at_once = _at_once_frac(every, np.concatenate([np.diff(tokens) for _, tokens in shared]))
+    return Window(step_s, float(np.mean(contexts)), per_chunk, mean_step_s / step_s - 1.0, coalesced, at_once, stagger)
+
+
+def _at_once_frac(gaps: Floats, tokens: Floats) -> float:
+    """Part of the chunks of several tokens whose gap is that of chunks of one; 0 where there are not both kinds."""
+    several, single = tokens > 1.0 + SEVERAL_MARGIN, tokens <= 1.0 + SEVERAL_MARGIN
+    if not several.any() or not single.any():
+        return 0.0
+    return float(np.mean(gaps[several] < AT_ONCE_FACTOR * float(np.median(gaps[single]))))
 
 
 def _longest_bunch(together: NDArray[np.bool_]) -> int:
@@ -182,6 +199,7 @@ async def measure_decode(
         found.tokens_per_chunk.append(window.tokens_per_chunk)
         found.stalled_frac.append(window.stalled_frac)
         found.coalesced_frac.append(window.coalesced_frac)
+        found.at_once_frac.append(window.at_once_frac)
         found.ttft_s += [stream.ttft_s for stream in streams]
     return found
 

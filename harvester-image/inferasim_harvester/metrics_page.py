@@ -124,6 +124,15 @@ def counters(engine: Engine, samples: Sequence[Sample]) -> Counters:
     )
 
 
+def fallen(before: Counters, after: Counters) -> str:
+    """The first count that fell, in words; empty when none did. Counters begin at 0 again when a process does."""
+    for name in ("requests", "queried_tokens", "hit_tokens"):  # times follow clocks; preemptions may be a gauge
+        held, value = getattr(before, name), getattr(after, name)
+        if value is not None and held is not None and value < held:
+            return f"{name} fell from {held:.0f} to {value:.0f}"
+    return ""
+
+
 def requests_by_rank(engine: Engine, samples: Sequence[Sample]) -> dict[str, float]:
     """Finished requests of every attention-DP rank that the page tells apart; empty where it does not."""
     found: dict[str, float] = {}

@@ -97,7 +97,8 @@ class Dialect:
             elif not tokens:
                 empty += 1
         if not times or served is None:
-            raise RequestFailedError(f"{self.path} gave {len(times)} tokens and {'a' if served else 'no'} usage")
+            told = f"{self.path} gave {len(times)} tokens and {'a' if served else 'no'} usage"
+            raise RequestFailedError(told if events else f"{told}: {answer.body[:80]!r}")
         counts = np.array(tokens, dtype=np.float64)
         if counts[-1] != served[1]:
             counts *= served[1] / counts[-1]  # chunks of several tokens that do not say how many
@@ -117,7 +118,9 @@ def _events(answer: Answer) -> tuple[list[tuple[float, dict[str, Any]]], bool]:
         pending += piece.data.replace(b"\r", b"")
         *whole, pending = pending.split(b"\n\n")
         for block in whole:
-            data = block.partition(b"data:")[2].strip()
+            lines = block.split(b"\n")
+            # Comments (keep-alives) begin with a colon, whatever words follow.
+            data = b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
             if data == b"[DONE]":
                 is_ended = True
             if not data or is_ended:
@@ -168,8 +171,10 @@ def _native_body(_model: str, prompt: Any, max_tokens: int, _detokenize: bool) -
 def _usage_pair(record: Any) -> tuple[int, int] | None:
     if not isinstance(record, dict):
         return None
-    pair = (record.get("prompt_tokens"), record.get("completion_tokens"))
-    return (int(pair[0]), int(pair[1])) if all(isinstance(value, int) for value in pair) else None  # type: ignore[arg-type]
+    prompt, completion = record.get("prompt_tokens"), record.get("completion_tokens")
+    if not isinstance(prompt, int) or not isinstance(completion, int) or min(prompt, completion) < 0:
+        return None
+    return prompt, completion
 
 
 def _cached_tokens(event: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from inferasim_harvester import assemble, checkpoint, launch, live_checks
 from inferasim_harvester.device import Device
 from inferasim_harvester.effective import comparable
 from inferasim_harvester.estimates import estimate, outlier_count
-from inferasim_harvester.plan import CLOCKS, DRIFT
+from inferasim_harvester.plan import CLOCKS, DRIFT, points_of
 from inferasim_harvester.session import Tally
 from inferasim_harvester.spec import HarvestSpec
 from simcore.anchors import checks as anchor_checks
@@ -77,6 +77,9 @@ def all_checks(
         live_checks.precision(_estimates(records)),
         _outliers(records),
         _drift(records),
+        _steadiness(spec, records),
+        _growth(records),
+        live_checks.kv_pool(ran.effective.pools),
         _stalls(records),
         _coalesced(records),
         live_checks.host_time(figures.separated, len(figures.lengths)),
@@ -144,9 +147,11 @@ def _prefix_hits(records: Records) -> CheckResult:
 
 def _clock(records: Records) -> CheckResult:
     tally = _tally(records)
-    return live_checks.clock_agreement(
-        _sum(_counter(records, "e2e_s")), tally.stream_s, _sum(_counter(records, "requests")), tally.requests
-    )
+    requests = _sum(_counter(records, "requests"))
+    others = live_checks.others_tokens(_sum(_counter(records, "queried_tokens")), tally.served_prompt_tokens)
+    if requests is None and others is not None:
+        return others
+    return live_checks.clock_agreement(_sum(_counter(records, "e2e_s")), tally.stream_s, requests, tally.requests)
 
 
 def _clock_rate(records: Records) -> CheckResult:
@@ -194,6 +199,22 @@ def _drift(records: Records) -> CheckResult:
     return live_checks.drift(estimate(records[name]["stepsS"]).value_s, again_s, name)
 
 
+def _steadiness(spec: HarvestSpec, records: Records) -> CheckResult:
+    """In the order of measuring, which the names do not keep."""
+    smallest = {point.name: records.get(point.name, {}).get("smallestStepS") for point in points_of(spec)}
+    return live_checks.steadiness({name: step_s for name, step_s in smallest.items() if step_s is not None})
+
+
+def _growth(records: Records) -> CheckResult:
+    """The prompt length with the worst growth counts."""
+    sweeps: dict[int, dict[int, float]] = {}
+    for name, record in assemble.measured(records, "decode").items():
+        length, batch = _decode_order(name)
+        sweeps.setdefault(length, {})[batch] = estimate(record["stepsS"]).value_s
+    results = [live_checks.batch_growth(steps_s, length) for length, steps_s in sorted(sweeps.items())]
+    return max(results, key=lambda result: result.numbers["growth"])
+
+
 def _decode_order(name: str) -> tuple[int, int]:
     _, length, batch = name.split("/")
     return int(length), int(batch)
@@ -224,7 +245,10 @@ def _token_chunks(spec: HarvestSpec, records: Records) -> CheckResult:
     points = assemble.measured(records, "decode")
     name = max(points, key=lambda key: abs(points[key]["tokensPerChunk"] - 1.0))
     return live_checks.token_chunks(
-        points[name]["tokensPerChunk"], name, speculates=spec.signature.speculation is not None
+        points[name]["tokensPerChunk"],
+        name,
+        speculates=spec.signature.speculation is not None,
+        at_once_frac=max(record.get("chunksAtOnceFrac", 0.0) for record in points.values()),
     )
 
 

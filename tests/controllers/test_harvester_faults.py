@@ -269,7 +269,7 @@ def test_garbage_that_nobody_can_judge_is_not_passed(tmp_path: Path) -> None:
 def test_throttling_shows_without_an_exporter_too(tmp_path: Path) -> None:
     """The first point measured again at the end; nothing of the node is needed."""
     quiet = Options(**{**QUICK.__dict__, "gpu_metrics_url": None})
-    found = trial_of(Faults(throttled_after_steps=300), tmp_path, options=quiet)
+    found = trial_of(Faults(throttled_after_steps=420), tmp_path, options=quiet)
     assert found.verdict("drift") == "refuse"
     assert found.verdict("throttling") == "flag"
 

@@ -103,6 +103,34 @@ class Faults:
     """What is produced has nothing to do with the prompt (a number format that does not fit)."""
     throttle_counters_run_back: bool = False
     """The exporter is restarted while we measure."""
+    slower_frac_per_step: float = 0.0
+    """Every step is so much slower than the one before: something leaks."""
+    slow_steps: tuple[int, int] | None = None
+    """From the first to before the second of these steps all are `slow_factor` times as long: a neighbour, or heat that
+    passes."""
+    slow_factor: float = 1.3
+    uncaptured: tuple[int, ...] = ()
+    """Batches whose graph is missing though it is reported: they run `eager_factor` times as long."""
+    eager_factor: float = 3.0
+    drafts_accepted_frac: float = 0.0
+    """Speculation that no report shows: this share of the steps gives two tokens."""
+    stranger_every: int | None = None
+    """With every so many requests one of somebody else is served."""
+    restart_after_requests: int | None = None
+    """The engine is started again between two requests: its counters begin at 0."""
+    clock_step_s: float = 0.0
+    """The engine's wall clock jumps by so much after `clock_step_after` requests."""
+    clock_step_after: int = 150
+    buffered_chunks: int = 1
+    """A proxy holds so many chunks of a stream back and sends them together."""
+    flush_s: float = 0.0
+    """A proxy sends what it has only so often."""
+    keep_alives: bool = False
+    """Comments stand between the events of a stream."""
+    html_after_requests: int | None = None
+    """From then on a gateway answers for the engine: status 200, and a page for people."""
+    redirects: bool = False
+    """Every answer is a redirect to HTTPS."""
 
 
 class Noise:
@@ -126,3 +154,7 @@ class Noise:
         if self.stream.random() < self.HICCUP_FRAC:
             return self.HICCUP_FACTOR
         return max(0.5, self.stream.gauss(1.0, self.jitter_frac))
+
+    def is_accepted(self, share: float) -> bool:
+        """Whether one drafted token is; draws nothing where nothing is drafted."""
+        return bool(share) and self.stream.random() < share

@@ -109,7 +109,11 @@ def _report(emulator: Emulator) -> dict[str, object]:
                 "data_parallel_size": 1,
                 "enable_expert_parallel": False,
             },
-            "cache_config": {"enable_prefix_caching": False, "cache_dtype": "auto"},
+            "cache_config": {
+                "enable_prefix_caching": False,
+                "cache_dtype": "auto",
+                "kv_cache_size_tokens": emulator.kv_pool_tokens,
+            },
             "model_config": {"enforce_eager": False},
             "load_config": {"load_format": "auto"},
             "compilation_config": {"cudagraph_capture_sizes": sizes, "cudagraph_mode": "FULL_AND_PIECEWISE"},

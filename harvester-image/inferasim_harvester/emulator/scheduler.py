@@ -73,6 +73,8 @@ class Scheduler:
     waiting: list[Sequence] = field(default_factory=list)
     running: list[Sequence] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
+    steps: int = 0
+    """Of the machine: a restart of the engine does not begin them anew, as it does the totals."""
 
     def __post_init__(self) -> None:
         self.noise = Noise(self.faults.jitter_frac, self.seed, heavy_tail=self.faults.heavy_tail)
@@ -113,6 +115,11 @@ class Scheduler:
         )
         after = self.faults.throttled_after_steps
         slow = self.faults.throttle_factor if after is not None and self.totals.steps >= after else 1.0
+        slow *= 1.0 + self.faults.slower_frac_per_step * self.steps
+        if self.faults.slow_steps is not None and self.faults.slow_steps[0] <= self.steps < self.faults.slow_steps[1]:
+            slow *= self.faults.slow_factor
+        if not chunks and len(decodes) in self.faults.uncaptured:
+            slow *= self.faults.eager_factor
         return step_s * slow * self.noise.factor()
 
     def _schedule(self, now_s: float) -> tuple[list[tuple[Sequence, int]], list[Sequence]]:
@@ -140,13 +147,14 @@ class Scheduler:
 
     def _commit(self, chunks: list[tuple[Sequence, int]], decodes: list[Sequence], now_s: float) -> None:
         self.totals.steps += 1
+        self.steps += 1
         for sequence, count in chunks:
             sequence.computed_tokens += count
             if sequence.computed_tokens >= sequence.prompt_tokens:
                 sequence.first_token_s = now_s
                 self._give(sequence, 1, now_s)
         for sequence in decodes:
-            self._give(sequence, self.tokens_per_step, now_s)
+            self._give(sequence, self.tokens_per_step + self.noise.is_accepted(self.faults.drafts_accepted_frac), now_s)
 
     def _give(self, sequence: Sequence, count: int, now_s: float) -> None:
         if self.faults.stop_after_tokens is not None and sequence.order % self.faults.stop_every == 0:
@@ -170,7 +178,8 @@ class Scheduler:
         totals.prompt_tokens += sequence.prompt_tokens
         totals.prefill_s += (first_s - scheduled_s) * factor
         totals.queue_s += max(0.0, scheduled_s - sequence.arrived_s) * factor
-        totals.e2e_s += (finished_s - sequence.arrived_s) * factor
+        jump_s = self.faults.clock_step_s if sequence.order == self.faults.clock_step_after else 0.0
+        totals.e2e_s += (finished_s - sequence.arrived_s) * factor + jump_s
         totals.ttft_s += (first_s - sequence.arrived_s) * factor
         totals.tpot_s += (finished_s - first_s) / max(1, sequence.produced_tokens - 1) * factor
         totals.finished_tokens += sequence.produced_tokens

@@ -13,10 +13,12 @@ from typing import Any
 from inferasim_harvester.emulator import pages
 from inferasim_harvester.emulator.law import Faults, StepLaw
 from inferasim_harvester.emulator.recorder import Recorder
-from inferasim_harvester.emulator.scheduler import Scheduler, Sequence
+from inferasim_harvester.emulator.scheduler import Scheduler, Sequence, Totals
 from simcore.cards.layout import Engine
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
+KEEP_ALIVE = b": still here, data: none yet\n\n"
+"""A comment of the event stream; it is no event, whatever words it holds."""
 
 
 @dataclass
@@ -52,7 +54,8 @@ class Emulator:
             recorder=self.recorder,
         )
         self.port = 0
-        self.accepted = 0
+        self.accepted = self.shown = 0
+        self.restarted = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -94,6 +97,12 @@ class Emulator:
             writer.close()
 
     async def _route(self, method: str, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if self.faults.redirects:
+            await self._plain(writer, 307, "text/html", b"<a href='https://engine/'>here</a>")
+            return
+        if self.faults.html_after_requests is not None and self.accepted >= self.faults.html_after_requests:
+            await self._plain(writer, 200, "text/html", b"<html><body>We will be back soon.</body></html>")
+            return
         if method == "POST" and path in ("/v1/completions", "/generate"):
             try:
                 request = json.loads(body)
@@ -111,11 +120,20 @@ class Emulator:
                 self.recorder.is_on = path.startswith("/start")
             await self._plain(writer, 200, pages.TEXT, b"")
             return
+        if path == "/metrics":
+            self._maybe_restart()
         page = pages.page(self, path)
         if page is None:
             await self._plain(writer, 404, "application/json", b'{"detail": "Not Found"}')
         else:
             await self._plain(writer, 200, *page)
+
+    def _maybe_restart(self) -> None:
+        """The fault's restart happens where nobody would notice: when nothing was asked since the last look."""
+        after = self.faults.restart_after_requests
+        if after is not None and not self.restarted and after <= self.accepted == self.shown:
+            self.restarted, self.scheduler.totals = True, Totals()
+        self.shown = self.accepted
 
     async def _plain(self, writer: asyncio.StreamWriter, status: int, kind: str, body: bytes) -> None:
         head = (
@@ -126,14 +144,18 @@ class Emulator:
         await writer.drain()
 
     def _date(self) -> str:
-        """By the loop's clock, so that virtual time has dates too; a skewed clock runs at its own rate."""
-        return formatdate(asyncio.get_running_loop().time() * self.faults.clock_factor, usegmt=True)
+        """By the loop's clock, so that virtual time has dates too; a skewed clock runs at its own rate, or jumps."""
+        jump_s = self.faults.clock_step_s if self.accepted > self.faults.clock_step_after else 0.0
+        return formatdate(asyncio.get_running_loop().time() * self.faults.clock_factor + jump_s, usegmt=True)
 
     async def _generate(self, request: dict[str, Any], native: bool, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
         arrived_s = loop.time()
         order = self.accepted
         self.accepted += 1
+        stranger = self.faults.stranger_every
+        if stranger is not None and order % stranger == stranger - 1:
+            self.scheduler.submit(Sequence(64, 24, lambda *_: None, arrived_s))
         every = self.faults.refused_every
         if every is not None and order % every == every - 1:
             await self._plain(writer, 429, "application/json", b'{"error": "too many requests"}')
@@ -200,6 +222,9 @@ class Streamed:
     ended: asyncio.Future[None]
     order: int
     gathered: int = 0
+    held: list[bytes] = field(default_factory=list)
+    """What a proxy has not passed on yet."""
+    flush: asyncio.TimerHandle | None = None
 
     def open(self, date: str) -> None:
         """The head, and the chunk without a token that some front ends begin with."""
@@ -209,6 +234,8 @@ class Streamed:
         )
         if self.faults.empty_first_chunk:
             self.writer.write(_chunk(self.stream.empty()))
+        if self.faults.keep_alives:
+            self.writer.write(_chunk(KEEP_ALIVE))
 
     def deliver(self, sequence: Sequence, count: int) -> None:
         """The tokens of one step."""
@@ -223,14 +250,32 @@ class Streamed:
         if self.gathered >= self.faults.tokens_per_chunk or sequence.finished:
             chunk = _chunk(self.stream.tokens(sequence, self.gathered))
             if not (is_cut and sequence.finished):
-                self.writer.write(chunk * (2 if self.faults.doubled_chunks else 1))
+                self._pass_on(chunk * (2 if self.faults.doubled_chunks else 1))
             self.gathered = 0
         if sequence.finished:
+            self._flush()
             if not is_cut:
                 tail = self.stream.end(sequence, marked=not self.faults.unmarked_ends)
                 self.writer.write(_chunk(tail) if tail else b"")
             self.writer.write(b"0\r\n\r\n")
             self.ended.set_result(None)
+
+    def _pass_on(self, data: bytes) -> None:
+        """One chunk, through a proxy that may hold it back."""
+        self.held.append(_chunk(KEEP_ALIVE) + data if self.faults.keep_alives else data)
+        if self.faults.flush_s:
+            if self.flush is None:
+                self.flush = self.ended.get_loop().call_later(self.faults.flush_s, self._flush)
+        elif len(self.held) >= self.faults.buffered_chunks:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self.flush is not None:
+            self.flush.cancel()
+            self.flush = None
+        if self.held and not self.writer.is_closing():
+            self.writer.write(b"".join(self.held))
+        self.held.clear()
 
 
 def _chunk(data: bytes) -> bytes:
