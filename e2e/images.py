@@ -28,7 +28,7 @@ _TRUST = pathlib.Path("/usr/local/share/ca-certificates")
 _PIP = pathlib.Path("/etc/pip.conf")
 # What Debian's own slim image leaves out.
 _SLIM = ("usr/share/doc", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man")
-_PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
+_PACKAGES = ("buildah", "debootstrap")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +57,9 @@ def missing_packages() -> list[str]:
 
 
 def builder() -> str:
-    """`docker` where only docker is there and its daemon answers, else `buildah`."""
-    return "docker" if shutil.which("buildah") is None and docker_answers() else "buildah"
+    """`buildah` where a root has it and what makes its base; else `docker`, where its daemon answers."""
+    can_buildah = os.geteuid() == 0 and all(shutil.which(name) for name in _PACKAGES)
+    return "docker" if not can_buildah and docker_answers() else "buildah"
 
 
 @functools.cache
@@ -210,7 +211,8 @@ def _run(command: list[str], what: str, shown: progress.Progress) -> None:
     log = cache.cache_root() / "buildah" / "build.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
-    process = processes.spawn(command, log=log)
+    # Attestations would make an index of an image, of which `ctr` imports all or nothing.
+    process = processes.spawn(command, log=log, environment={**os.environ, "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
     try:
         while process.poll() is None:
             shown.update(f"building {what}")

@@ -26,13 +26,14 @@ class KindCluster:
         self._kubectl = shutil.which("kubectl")
 
     def __enter__(self) -> typing.Self:
-        missing = missing_programs()
-        if missing:
-            raise errors.E2EError(f"CLUSTER=kind needs {', '.join(missing)}")
-        if self._kubectl is None:
-            self._kubectl = str(binaries.ensure(["kubectl"])["kubectl"])
         try:
+            self._require()
             _run("kind", "create", "cluster", "--name", NAME, "--kubeconfig", str(self.kubeconfig), "--wait", "120s")
+        except BaseException:
+            # kind has taken back what it made; what has this name now is another's.
+            shutil.rmtree(self.state_dir, ignore_errors=True)
+            raise
+        try:
             labels = (f"{key}={value}" for key, value in cluster.LABELS.items())
             self.kubectl("label", "node", self.node_name, "--overwrite", *labels)
             cluster.equip(self)
@@ -48,8 +49,20 @@ class KindCluster:
 
     def stop(self) -> None:
         """Delete the cluster."""
-        _run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", str(self.kubeconfig))
-        shutil.rmtree(self.state_dir, ignore_errors=True)
+        try:
+            _run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", str(self.kubeconfig))
+        finally:
+            shutil.rmtree(self.state_dir, ignore_errors=True)
+
+    def _require(self) -> None:
+        missing = missing_programs()
+        if missing:
+            raise errors.E2EError(f"CLUSTER=kind needs {', '.join(missing)}")
+        if self._kubectl is None:
+            self._kubectl = str(binaries.ensure(["kubectl"])["kubectl"])
+        if NAME in _run("kind", "get", "clusters").split():
+            # Of another run, perhaps one at work: neither to be used nor to be deleted by this one.
+            raise errors.E2EError(f"there is a kind cluster {NAME} already; kind delete cluster --name {NAME}")
 
     def kubectl(self, *arguments: str, input: str | None = None, timeout_s: float = 60.0) -> str:  # noqa: A002
         """Run kubectl as the admin."""
@@ -69,9 +82,10 @@ def missing_programs() -> list[str]:
     return missing
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     answer = subprocess.run(
         command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=CREATE_S
     )
     if answer.returncode != 0:
         raise errors.E2EError(f"{' '.join(command)}: {answer.stderr.strip()[-2000:]}")
+    return answer.stdout

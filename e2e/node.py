@@ -50,6 +50,10 @@ def add_link() -> node_config.Link:
     if os.geteuid() != 0 or missing:
         install = f"; apt-get install {' '.join(missing)}" if missing else ""
         raise errors.E2EError(f"a local node needs root on Linux with Debian's container tools{install}")
+    lacking = " ".join(f"+{name}" for name in node_init.lacking_controllers())
+    if lacking:
+        file = node_init.CGROUPS / "cgroup.subtree_control"
+        raise errors.E2EError(f"the kubelet needs cgroup controllers that are not given on; echo {lacking} > {file}")
     sweep()
     used = {name.name for name in _LINK_FOLDER.iterdir()}
     link = next(link for link in map(node_config.Link, range(256)) if link.host_name not in used)
@@ -109,6 +113,7 @@ class Node:
         script = [sys.executable, "-I", "-S", node_init.__file__, str(plan)]
         self._component = processes.Component(f"node {self.name}", script, log=self.log)
         self._component.wait_until(lambda: self.init_pid() is not None, timeout_s=30.0)
+        node_init.make_room(self._cgroup, self._component.pid or 0)
         _ip("link", "set", self.link.node_name, "netns", str(self.init_pid()))
         _ip("route", "add", str(self.link.pods), "via", self.link.node)
         return self._component

@@ -19,6 +19,8 @@ import time
 import typing
 
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
+LEAF = "init"
+CONTROLLERS = frozenset({"cpu", "cpuset", "memory", "pids"})
 NAMESPACES = ("--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup")
 LINK_S = 60.0
 POLL_S = 0.05
@@ -51,30 +53,51 @@ def enter_cgroups(name: str) -> None:
     for hierarchy in hierarchies():
         group = hierarchy / name
         group.mkdir(exist_ok=True)
-        for file in ("cpuset.cpus", "cpuset.mems"):
-            # An empty set, as a new group has in version 1, takes no process.
+        for file in () if is_version_2(hierarchy) else ("cpuset.cpus", "cpuset.mems"):
+            # An empty set, as a new group has in version 1, takes no process; in version 2 it means all.
             if (group / file).exists() and not (group / file).read_text(encoding="ascii").strip():
                 (group / file).write_text((hierarchy / file).read_text(encoding="ascii"), encoding="ascii")
         (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
 
+def make_room(name: str, pid: int) -> None:
+    """On the host: move `unshare`, which waits there for the node's end, out of the root of the node's own view.
+
+    Version 2 gives controllers to the groups below only where a group has no process of its own.
+    """
+    for hierarchy in filter(is_version_2, hierarchies()):
+        leaf = hierarchy / name / LEAF
+        leaf.mkdir(exist_ok=True)
+        (leaf / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+
 def hierarchies() -> list[pathlib.Path]:
     """The roots of the cgroup hierarchies: the one of version 2, or one for each controller of version 1."""
-    if (CGROUPS / "cgroup.controllers").exists():
+    if is_version_2(CGROUPS):
         return [CGROUPS]
     return sorted(folder for folder in CGROUPS.iterdir() if (folder / "cgroup.procs").exists())
+
+
+def lacking_controllers() -> list[str]:
+    """On the host: what version 2's root does not give to the groups below it and the kubelet insists on."""
+    given = CGROUPS / "cgroup.subtree_control"
+    return sorted(CONTROLLERS - set(given.read_text(encoding="ascii").split())) if is_version_2(CGROUPS) else []
+
+
+def is_version_2(hierarchy: pathlib.Path) -> bool:
+    """Whether a hierarchy is that of version 2, which may lie beside those of version 1."""
+    return (hierarchy / "cgroup.controllers").exists()
 
 
 def mount(plan: dict[str, typing.Any]) -> None:
     """Cover what the node's programs write at fixed places, so that the host's folders stay as they are."""
     command("mount", "--make-rshared", "/")
-    groups = [(folder.name, _options(folder)) for folder in hierarchies()]
+    groups = [(folder.name, None if is_version_2(folder) else _options(folder)) for folder in hierarchies()]
     command("mount", "-t", "sysfs", "sysfs", "/sys")
     if groups == [(CGROUPS.name, None)]:
         command("mount", "-t", "cgroup2", "cgroup2", str(CGROUPS))
-        # Version 2 gives controllers to children only of a group without processes.
-        (CGROUPS / "init").mkdir(exist_ok=True)
-        (CGROUPS / "init" / "cgroup.procs").write_text("1", encoding="ascii")
+        (CGROUPS / LEAF).mkdir(exist_ok=True)
+        (CGROUPS / LEAF / "cgroup.procs").write_text("1", encoding="ascii")
     else:
         command("mount", "-t", "tmpfs", "cgroups", str(CGROUPS))
         for name, options in groups:
@@ -94,14 +117,13 @@ def mount(plan: dict[str, typing.Any]) -> None:
         command("mount", "--bind", str(shown), f"/proc/sys/{name}")
 
 
-def _options(folder: pathlib.Path) -> str | None:
-    """The mount options that name a hierarchy of version 1: its controllers or its name; None for one of version 2."""
+def _options(folder: pathlib.Path) -> str:
+    """The mount options that name a hierarchy of version 1: its controllers or its name."""
     controllers = {line.split()[0] for line in pathlib.Path("/proc/cgroups").read_text(encoding="ascii").splitlines()}
     for line in pathlib.Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
-        _, where, kind, options, *_ = line.split()
+        _, where, _, options, *_ = line.split()
         if where == str(folder):
-            words = [word for word in options.split(",") if word in controllers or word.startswith("name=")]
-            return None if kind == "cgroup2" else ",".join(words)
+            return ",".join(word for word in options.split(",") if word in controllers or word.startswith("name="))
     raise RuntimeError(f"{folder} is no mount")
 
 

@@ -8,13 +8,14 @@ import os
 import pathlib
 import runpy
 import shutil
+import subprocess
 import sys
 import tarfile
 import tomllib
 
 import pytest
 
-from e2e import cluster, images, leftovers, node_config, node_init
+from e2e import cluster, images, leftovers, node, node_config, node_init
 
 
 def test_links_do_not_overlap() -> None:
@@ -46,6 +47,53 @@ def test_the_first_process_needs_nothing_but_python() -> None:
     imported = {name.name for found in ast.walk(tree) if isinstance(found, ast.Import) for name in found.names}
     imported |= {found.module or "" for found in ast.walk(tree) if isinstance(found, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("is_second", [False, True], ids=["version-1", "version-2"])
+def test_a_process_enters_its_groups(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, is_second: bool
+) -> None:
+    """In version 1 a new group's empty processor set is filled from the root's; version 2's root has none."""
+    root = tmp_path if is_second else tmp_path / "cpuset"
+    group = root / "node"
+    group.mkdir(parents=True)
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        (group / file).write_text("\n", encoding="ascii")
+        if not is_second:
+            (root / file).write_text("0-1\n", encoding="ascii")
+    (root / ("cgroup.controllers" if is_second else "cgroup.procs")).touch()
+    monkeypatch.setattr(node_init, "CGROUPS", tmp_path)
+    node_init.enter_cgroups("node")
+    assert (group / "cgroup.procs").read_text(encoding="ascii") == str(os.getpid())
+    assert (group / "cpuset.cpus").read_text(encoding="ascii") == ("\n" if is_second else "0-1\n")
+    node_init.make_room("node", 77)
+    leaf = group / node_init.LEAF / "cgroup.procs"
+    assert (leaf.read_text(encoding="ascii") if leaf.exists() else "") == ("77" if is_second else "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or bool(node.missing_packages()), reason="makes namespaces and a link, as root")
+def test_a_node_on_cgroups_of_version_2(tmp_path: pathlib.Path) -> None:
+    """Its pods get the controllers: no process is left in the root group of the node's view. Then nothing is left."""
+    command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", "e2e.tests.cgroup2_node"]
+    answer = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60)
+    if "mount" in answer.stderr and answer.returncode:
+        pytest.skip(f"cgroups of version 2 cannot be mounted here: {answer.stderr.strip()[-200:]}")
+    assert answer.returncode == 0, answer.stderr
+    assert "\nroot: \n" in f"\n{answer.stdout}", answer.stdout
+    assert "0::/k8s.io/pod\n" in answer.stdout, answer.stdout
+    assert "shell ended with exit code 7" in answer.stdout, answer.stdout
+    assert answer.stdout.endswith("left: []\n")
+    if "\ncontrollers: \n" in answer.stdout:
+        pytest.skip("version 2 has no controller here, so nothing can be refused")
+
+
+def test_version_2_must_give_on_what_a_kubelet_needs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine whose init has not asked for processor sets."""
+    monkeypatch.setattr(node_init, "CGROUPS", tmp_path)
+    assert node_init.lacking_controllers() == [], "version 1 has a hierarchy for each"
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory pids\n", encoding="ascii")
+    (tmp_path / "cgroup.subtree_control").write_text("cpu io memory pids\n", encoding="ascii")
+    assert node_init.lacking_controllers() == ["cpuset"]
 
 
 def test_sandbox_image_is_a_docker_archive(tmp_path: pathlib.Path) -> None:
