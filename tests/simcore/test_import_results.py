@@ -146,6 +146,72 @@ def test_failed_requests_are_told(tmp_path: Path) -> None:
     assert runs[0].notes == ("3 of 43 requests failed",)
 
 
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"num_prompts": 43}, "3 of 43 requests failed"),  # older clients count only what completed
+        ({"num_prompts": 40}, None),
+        ({"max_concurrency": 512}, "40 requests never fill a concurrency of 512"),
+    ],
+    ids=str,
+)
+def test_what_a_run_was_not_is_told(tmp_path: Path, changes: dict[str, Any], note: str | None) -> None:
+    _, runs = read_results(_write(tmp_path, _serving(**changes)))
+    assert runs[0].notes == (() if note is None else (note,))
+    assert runs[0].concurrency == (40 if "max_concurrency" in changes else 16)
+
+
+def test_failures_of_lists_and_of_other_tools_are_told(tmp_path: Path) -> None:
+    lists = {"ttfts": [0.1] * 40 + [0.0], "itls": [[0.01] * 199] * 40 + [[]], "output_lens": [200] * 40 + [0]}
+    _, runs = read_results(_write(tmp_path, _serving(errors=[""] * 40 + ["reset"], **lists)))
+    assert (runs[0].requests_count, runs[0].notes) == (40, ("1 of 41 requests failed",))
+    _, runs = read_results(_write(tmp_path, _aiperf(error_request_count=_metric(25, "requests"))))
+    assert "25 of 125 requests failed" in runs[0].notes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"mean_ttft_ms": 0.1, "mean_tpot_ms": 0.01}, {"mean_ttft_ms": 1e5, "mean_tpot_ms": 1e4}, {"duration": 10_000.0}],
+    ids=str,
+)
+def test_a_unit_that_is_not_what_its_name_says_is_refused(tmp_path: Path, change: dict[str, float]) -> None:
+    """4 requests/s x (0.1 + 199 x 0.01) s = 8.4 in flight of 16; a factor of 1,000 is seconds for milliseconds."""
+    with pytest.raises(FormatError, match="another unit"):
+        read_results(_write(tmp_path, _serving(**change)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean_ttft_ms": 2090.0, "mean_tpot_ms": 0.0},
+        {"completed": 2, "ttfts": [2.0, 2.1], "itls": [[], []], "output_lens": [9, 9], "errors": ["", ""]},
+    ],
+    ids=["means", "lists"],
+)
+def test_answers_that_were_not_streamed_have_no_ttft(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(FormatError, match="not streamed"):
+        read_results(_write(tmp_path, _serving(**change)))
+
+
+def test_runs_in_one_file_are_all_read(tmp_path: Path) -> None:
+    """`--append-result` writes one document after the other into one .json; others write a list."""
+    two = [_serving(max_concurrency=n) for n in (1, 8)]
+    for text in ("\n".join(map(json.dumps, two)), json.dumps(two)):
+        _, runs = read_results(_write(tmp_path, text))
+        assert [run.concurrency for run in runs] == [1, 8]
+
+
+def test_what_has_no_one_load_or_no_means_is_refused(tmp_path: Path) -> None:
+    for document, message in (
+        (_serving(ramp_up_strategy="linear"), "a ramp has no one load"),
+        ({key: value for key, value in _serving(p99_tpot_ms=9).items() if key != "mean_tpot_ms"}, "does not convert"),
+        ({key: value for key, value in _aiperf().items() if key != "time_to_first_token"}, "not streamed"),
+        ({"metadata": {}, "benchmarks": []}, "at least 1"),
+    ):
+        with pytest.raises(FormatError, match=message):
+            read_results(_write(tmp_path, document))
+
+
 def test_a_model_by_two_names_is_one_and_two_models_are_refused(tmp_path: Path) -> None:
     for called in ("meta-llama/Llama-3.1-8B-Instruct", "/mnt/weights/checkpoint-7"):
         _, runs = read_results(_write(tmp_path, "\ufeff" + json.dumps(_serving(model_id=called))))
@@ -211,6 +277,9 @@ def test_aiperf_summary(tmp_path: Path) -> None:
     assert "ITL is not TPOT" in runs[0].notes[0]
     _, shared = read_results(_write(tmp_path, _aiperf(theoretical_prefix_cache_hit=_metric(93.9, "%"))))
     assert any("share up to 93.9 %" in note for note in shared[0].notes)  # public case E02
+    loose = _aiperf(input_config={"endpoint": {"model_names": ["m"]}, "loadgen": {}})
+    _, traced = read_results(_write(tmp_path, loose | {"effective_concurrency": _metric(7.9, "requests")}))
+    assert traced[0].concurrency == 8
     with pytest.raises(FormatError, match="known unit of time"):
         read_results(_write(tmp_path, _aiperf(time_to_first_token=_metric(1, "fortnights"))))
 
@@ -237,12 +306,13 @@ def test_guidellm_needs_its_requests(tmp_path: Path) -> None:
     request = {"time_to_first_token_ms": 1000.0, "request_latency": 3.0, "output_tokens": 101, "prompt_tokens": 50}
     benchmark: dict[str, Any] = {
         "metrics": {"request_concurrency": {"successful": {"mean": 3.9}}},
-        "requests": {"successful": [request]},
+        "requests": {"successful": [request], "errored": [{}, {}]},
         "duration": 30.0,
     }
     document = {"metadata": {"version": 2}, "benchmarks": [benchmark]}
     tool, runs = read_results(_write(tmp_path, document))
     assert (tool, runs[0].tpot_s, runs[0].concurrency) == ("guidellm", pytest.approx(0.020), 4)
+    assert runs[0].notes[0] == "2 of 3 requests failed"
     benchmark["requests"] = {"successful": []}
     with pytest.raises(FormatError, match="weighs by tokens and cannot be converted"):
         read_results(_write(tmp_path, document))
@@ -256,6 +326,8 @@ def test_inferencex_is_in_seconds(tmp_path: Path) -> None:
     }  # fmt: skip
     tool, runs = read_results(_write(tmp_path, [row]))
     assert tool == "inferencex"
+    with pytest.raises(FormatError, match="milliseconds"):
+        read_results(_write(tmp_path, [row | {"mean_ttft": 250.0, "mean_tpot": 12.5, "output_tput_per_gpu": None}]))
     text = corpus_text([(runs[0], Deployment(), tool)])
     assert _one(text)["tpot_ms"] == "12.5000"
     assert _one(text)["throughput_tok_s"] == "4000.000"
@@ -272,9 +344,10 @@ def test_inference_perf_is_in_seconds_and_normalised_time_is_refused(tmp_path: P
         "count": 50, "latency": latency, "prompt_len": {"mean": 512.0}, "output_len": {"mean": 101.0},
         "throughput": {"requests_per_sec": 4.0, "output_tokens_per_sec": 404.0},
     }  # fmt: skip
-    document = {"successes": good, "failures": {"count": 0}}
+    document = {"successes": good, "failures": {"count": 7}}
     tool, runs = read_results(_write(tmp_path, document))
     assert (tool, runs[0].tpot_s, runs[0].concurrency) == ("inference-perf", 0.018, 8)
+    assert runs[0].notes[0] == "7 of 57 requests failed"
     latency["normalized_time_per_output_token"] = latency.pop("time_per_output_token")
     with pytest.raises(FormatError, match="cannot be converted"):
         read_results(_write(tmp_path, document))

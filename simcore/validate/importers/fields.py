@@ -41,6 +41,12 @@ class Node:
             raise self.refuse(f"be a number of at least {least_count:g}")
         return float(value)
 
+    def mean(self) -> float:
+        """A number; says that percentiles do not do where it is missing."""
+        if self.value is None:
+            raise self.refuse("be given", "corpus rows hold means: a median or another percentile does not convert")
+        return self.number()
+
     def positive(self) -> float:
         """A finite number above 0."""
         value = self.number()

@@ -8,7 +8,7 @@ from typing import Any
 
 from simcore.errors import FormatError, InputError, unreadable
 from simcore.validate.importers.fields import Node
-from simcore.validate.importers.rows import Measured
+from simcore.validate.importers.rows import Measured, refuse_mixed_units
 from simcore.validate.importers.tools import READERS, detect, read_aiperf_records
 
 MAX_RESULT_BYTES = 256 << 20
@@ -32,11 +32,33 @@ def read_results(path: str | Path, tool: str | None = None) -> tuple[str, list[M
         raise FormatError(place.name, None, "file", f"{size} bytes", "be at most 256 MiB")
     if place.suffix == ".jsonl":
         return _lines(text, place.name)
-    document = Node(_parse(text, place.name, None), place.name)
+    try:
+        parsed = _parse(text, place.name, None)
+    except FormatError:
+        if not _is_appended(text):
+            raise
+        return _lines(text, place.name)  # `vllm bench serve --append-result`
+    document = Node(parsed, place.name)
     name = tool or detect(document)
     if name is None:
         raise FormatError(place.name, None, "document", _keys(document), "be a known result", ", ".join(READERS))
-    return name, READERS[name](document)
+    parts = document.items() if isinstance(parsed, list) and name != "inferencex" else [document]
+    runs = [run for part in parts for run in READERS[name](part)]
+    if not runs:
+        raise FormatError(place.name, None, "runs", 0, "be at least 1")
+    return name, _plausible(runs, place.name)
+
+
+def _plausible(runs: list[Measured], where: str) -> list[Measured]:
+    for run in runs:
+        refuse_mixed_units(run, where)
+    return runs
+
+
+def _is_appended(text: str) -> bool:
+    """Whole JSON objects, one per line."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return len(lines) > 1 and all(line.startswith("{") and line.rstrip().endswith("}") for line in lines)
 
 
 def _lines(text: str, where: str) -> tuple[str, list[Measured]]:
@@ -50,13 +72,13 @@ def _lines(text: str, where: str) -> tuple[str, list[Measured]]:
     if not nodes:
         raise FormatError(where, None, "records", 0, "be at least 1")
     if nodes[0].has("metadata") and nodes[0].has("metrics"):
-        return "aiperf", read_aiperf_records(nodes)
+        return "aiperf", _plausible(read_aiperf_records(nodes), where)
     runs: list[Measured] = []
     name = detect(nodes[0])
     if name is None:
         raise FormatError(where, 1, "document", _keys(nodes[0]), "be a known result", ", ".join(READERS))
     for node in nodes:
-        runs += READERS[name](node)
+        runs += _plausible(READERS[name](node), node.where)
     return name, runs
 
 

@@ -18,6 +18,8 @@ from simcore.validate.importers.definitions import RequestTimes, mean_tpot_s
 
 ACHIEVED_RATE_FRAC = 0.9
 """A run that reaches less of its requested rate is a closed loop held by its cap, not an open one (public case E06)."""
+UNIT_MISTAKE = 200
+"""A factor that no load explains and a thousand does."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,9 @@ def from_requests(
         )
         note = f"the opening wave of {concurrency} met a cold engine and was dropped, and the throughput with it"
         return replace(warm, notes=(*warm.notes, note))
+    several = [request for request in requests if request.output_tokens > 1]
+    if several and all(request.request_s <= request.ttft_s for request in several):
+        raise not_streamed(where)
     produced = sum(request.output_tokens for request in requests)
     single = sum(request.output_tokens < 2 for request in requests)
     notes = (f"{single} single-token requests have no TPOT",) if single else ()
@@ -103,6 +108,32 @@ def from_requests(
         requests_count=len(requests),
         notes=notes,
     )
+
+
+def not_streamed(where: str) -> FormatError:
+    """The first token came with the last one: its time is no TTFT, and no TPOT follows."""
+    hint = "the answers were not streamed, so the file holds no time to first token: measure with streaming on"
+    return FormatError(where, None, "tpot", 0, "be above 0 for answers of several tokens", hint)
+
+
+def failure_note(failed: float, asked: float) -> tuple[str, ...]:
+    """What a run says of its failed requests: nothing where none failed."""
+    return (f"{failed:.0f} of {asked:.0f} requests failed",) if failed > 0 else ()
+
+
+def refuse_mixed_units(measured: Measured, where: str) -> None:
+    """Throughput times latency is what was in flight (Little): far from the concurrency, a unit is not what it says.
+
+    Raises FormatError.
+    """
+    if measured.tpot_s is None or measured.throughput_tokens_per_s is None:
+        return
+    request_s = measured.ttft_s + max(measured.output_tokens - 1, 0) * measured.tpot_s
+    in_flight = measured.throughput_tokens_per_s / measured.output_tokens * request_s
+    if not measured.concurrency / UNIT_MISTAKE <= in_flight <= measured.concurrency * UNIT_MISTAKE:
+        must = f"be near the concurrency {measured.concurrency}"
+        hint = "a latency or the duration is in another unit than its name says (seconds for milliseconds?)"
+        raise FormatError(where, None, "throughput x latency", f"{in_flight:.3g} requests in flight", must, hint)
 
 
 @dataclass(frozen=True)
@@ -120,8 +151,11 @@ def load_of(
     cap: int | None,
     mean_request_s: float,
     where: str,
+    requests_count: int | None = None,
 ) -> Load:
     """The concurrency a run stands for: its cap when that held it, else the mean in flight by Little's law.
+
+    A run of fewer requests than its cap never has more in flight than it has requests.
 
     Raises FormatError when neither is known.
     """
@@ -129,6 +163,9 @@ def load_of(
     if not math.isfinite(mean_in_flight):
         raise FormatError(where, None, "duration", mean_in_flight, "be long enough for a request rate to follow")
     in_flight = max(round(mean_in_flight), 1)
+    if cap is not None and requests_count is not None and cap > requests_count:
+        note = f"{requests_count} requests never fill a concurrency of {cap}"
+        return Load(requests_count if requested_requests_per_s is None else in_flight, (note,))
     if requested_requests_per_s is None:
         if cap is None:
             raise FormatError(where, None, "max_concurrency", None, "be given when the request rate is unlimited")

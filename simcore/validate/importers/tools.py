@@ -9,7 +9,15 @@ from dataclasses import replace
 from simcore.units import MILLI
 from simcore.validate.importers.definitions import RequestTimes
 from simcore.validate.importers.fields import Node
-from simcore.validate.importers.rows import Deployment, Load, Measured, from_requests, load_of
+from simcore.validate.importers.rows import (
+    Deployment,
+    Load,
+    Measured,
+    failure_note,
+    from_requests,
+    load_of,
+    not_streamed,
+)
 
 PRODUCED_FRAC = 0.9
 """SGLang counts the tokens it asked for; far fewer in the text it received mean an early stop (public case E07)."""
@@ -23,16 +31,17 @@ def read_serving_benchmark(document: Node) -> list[Measured]:
 
     Per-request lists, when the run kept them, replace the summary. `request_rate` is a number or "inf".
     """
+    if document.has("ramp_up_strategy"):
+        raise document.get("ramp_up_strategy").refuse("be absent", "a ramp has no one load that its means stand for")
     completed = document.get("completed").count()
     duration_s = document.get("duration").positive()
     load = _serving_load(document, completed, duration_s)
     deployment = Deployment(engine=_serving_engine(document), model=document.get("model_id").text())
     prompt_tokens = document.get("total_input_tokens").positive() / completed
-    failed = document.get("failed").optional() or 0
-    failures = (f"{failed:.0f} of {completed + failed:.0f} requests failed",) if failed else ()
+    failed = _serving_failures(document, completed)
     notes = (
         load.notes
-        + failures
+        + failure_note(failed, completed + failed)
         + _chunk_note(document.get("mean_itl_ms").optional(), document.get("mean_tpot_ms").optional())
     )
     produced = document.get("total_output_tokens").positive()
@@ -51,20 +60,33 @@ def read_serving_benchmark(document: Node) -> list[Measured]:
             where=document.where,
         )
         return [_with(measured, deployment, (*measured.notes, *notes))]
-    tpot_ms = document.get("mean_tpot_ms").number()
+    tpot_ms = document.get("mean_tpot_ms").mean()
+    ttft_ms = document.get("mean_ttft_ms").positive()
+    if tpot_ms == 0 and produced > completed:
+        raise not_streamed(document.where)
     return [
         Measured(
             prompt_tokens=prompt_tokens,
             output_tokens=produced / completed,
             concurrency=load.concurrency,
-            ttft_s=document.get("mean_ttft_ms").positive() * MILLI,
-            tpot_s=tpot_ms * MILLI if produced > completed and tpot_ms > 0 else None,
+            ttft_s=ttft_ms * MILLI,
+            tpot_s=tpot_ms * MILLI if produced > completed else None,
             throughput_tokens_per_s=produced / duration_s,
             requests_count=completed,
             deployment=deployment,
             notes=notes,
         )
     ]
+
+
+def _serving_failures(document: Node, completed: int) -> float:
+    """Requests that failed: as counted, else by the error list, else what is missing of those that were asked for."""
+    if document.has("failed"):
+        return document.get("failed").number()
+    if document.has("errors"):
+        return sum(bool(error.value) for error in document.get("errors").items())
+    asked = document.get("num_prompts").optional()
+    return 0 if asked is None else max(asked - completed, 0)
 
 
 def _serving_load(document: Node, completed: int, duration_s: float) -> Load:
@@ -76,13 +98,14 @@ def _serving_load(document: Node, completed: int, duration_s: float) -> Load:
     )
     if latency_ms is None:
         tokens = document.get("total_output_tokens").positive() / completed
-        latency_ms = document.get("mean_ttft_ms").number() + (tokens - 1) * document.get("mean_tpot_ms").number()
+        latency_ms = document.get("mean_ttft_ms").mean() + (tokens - 1) * document.get("mean_tpot_ms").mean()
     return load_of(
         requested_requests_per_s=requested,
         achieved_requests_per_s=completed / duration_s,
         cap=None if cap.value is None else cap.count(),
         mean_request_s=latency_ms * MILLI,
         where=document.where,
+        requests_count=completed + int(_serving_failures(document, completed)),
     )
 
 
@@ -121,19 +144,30 @@ def read_aiperf_summary(document: Node) -> list[Measured]:
     latency_s = _aiperf(document, "request_latency")
     rate = load.get("request_rate")
     cap = load.get("concurrency")
-    driven = load_of(
-        requested_requests_per_s=None if rate.value is None else rate.positive(),
-        achieved_requests_per_s=document.get("request_throughput").get("avg").positive(),
-        cap=None if cap.value is None else cap.count(),
-        mean_request_s=latency_s,
-        where=document.where,
-    )
+    if rate.value is None and cap.value is None and document.has("effective_concurrency"):
+        mean_in_flight = document.get("effective_concurrency").get("avg").positive()
+        driven = Load(max(round(mean_in_flight), 1), ("concurrency is AIPerf's mean in flight",))
+    else:
+        driven = load_of(
+            requested_requests_per_s=None if rate.value is None else rate.positive(),
+            achieved_requests_per_s=document.get("request_throughput").get("avg").positive(),
+            cap=None if cap.value is None else cap.count(),
+            mean_request_s=latency_s,
+            where=document.where,
+            requests_count=count,
+        )
     chunk_ms = (
         document.get("inter_chunk_latency").get("avg").optional() if document.has("inter_chunk_latency") else None
     )
+    if not document.has("time_to_first_token"):
+        hint = "the answers were not streamed: measure with streaming on"
+        raise document.get("time_to_first_token").refuse("be given", hint)
     has_gaps = document.has("inter_token_latency")
     tpot_s = _aiperf(document, "inter_token_latency") if has_gaps else None
     notes = driven.notes + _chunk_note(chunk_ms, tpot_s / MILLI if tpot_s else None)
+    if document.has("error_request_count"):
+        failed = document.get("error_request_count").get("avg").number()
+        notes += failure_note(failed, count + failed)
     if document.get("was_cancelled").value:
         notes = (*notes, "the run was cancelled before its end")
     if document.has("theoretical_prefix_cache_hit"):
@@ -177,6 +211,7 @@ def _aiperf(document: Node, name: str, field: str = "avg") -> float:
 def read_aiperf_records(lines: list[Node]) -> list[Measured]:
     """AIPerf's profile_export.jsonl, one record per request: warm-up, cancelled and failed ones are left out."""
     requests, prompts, starts, ends = [], [], [], []
+    failed = 0
     for line in lines:
         metadata, metrics = line.get("metadata"), line.get("metrics")
         if metadata.get("benchmark_phase").value not in (None, "profiling") or metadata.get("was_cancelled").value:
@@ -186,6 +221,7 @@ def read_aiperf_records(lines: list[Node]) -> list[Measured]:
             or not metrics.has("output_sequence_length")
             or not metrics.has("time_to_first_token")
         ):
+            failed += 1
             continue
         request_s = _aiperf(metrics, "request_latency", "value")
         produced = metrics.get("output_sequence_length").get("value").count()
@@ -205,7 +241,8 @@ def read_aiperf_records(lines: list[Node]) -> list[Measured]:
         duration_s=duration_s or None,
         where=lines[0].where,
     )
-    return [_with(measured, Deployment(), (*measured.notes, "concurrency is the mean in flight"))]
+    failures = failure_note(failed, failed + len(requests))
+    return [_with(measured, Deployment(), (*measured.notes, *failures, "concurrency is the mean in flight"))]
 
 
 def read_guidellm(document: Node) -> list[Measured]:
@@ -241,8 +278,14 @@ def read_guidellm(document: Node) -> list[Measured]:
             duration_s=duration.positive() if duration.value is not None else None,
             where=benchmark.where,
         )
-        found.append(_with(measured, Deployment(), (*measured.notes, "concurrency is GuideLLM's mean")))
+        failed = len(requests.get("errored").items()) if requests.has("errored") else 0
+        notes = (*measured.notes, *failure_note(failed, failed + len(records)), "concurrency is GuideLLM's mean")
+        found.append(_with(measured, Deployment(), notes))
     return found
+
+
+MOST_TPOT_S = 5.0
+"""No GPU engine that somebody benchmarks takes that long for a token."""
 
 
 def read_inferencex(document: Node) -> list[Measured]:
@@ -256,7 +299,9 @@ def _inferencex_row(row: Node) -> Measured:
     gpus = row.get("tp").count() * (row.get("pp").count() if row.has("pp") else 1)
     is_split = bool(row.get("disagg").value) or bool(row.get("is_multinode").value)
     output = metrics.get("output_tput_per_gpu").optional()
-    tpot_s = metrics.get("mean_tpot").number()
+    tpot_s = metrics.get("mean_tpot").mean()
+    if tpot_s > MOST_TPOT_S:
+        raise metrics.get("mean_tpot").refuse(f"be seconds per token, at most {MOST_TPOT_S:g}", "milliseconds?")
     notes = ("output throughput is per decode GPU of split pools and was left out",) if is_split else ()
     is_attention_dp = str(row.get("dp_attention").value).lower() in ("true", "1")
     return Measured(
@@ -291,6 +336,8 @@ def _inferencex_engine(row: Node) -> str | None:
 def read_inference_perf(document: Node) -> list[Measured]:
     """inference-perf's summary_lifecycle_metrics.json: seconds. Normalised time per token (E2E/n) is not TPOT."""
     good = document.get("successes")
+    count = good.get("count").count()
+    failed = document.get("failures").get("count").optional() or 0
     latency, throughput = good.get("latency"), good.get("throughput")
     tpot = latency.get("time_per_output_token")
     if tpot.value is None:
@@ -308,8 +355,8 @@ def read_inference_perf(document: Node) -> list[Measured]:
             ttft_s=latency.get("time_to_first_token").get("mean").positive(),
             tpot_s=tpot.get("mean").number() or None,
             throughput_tokens_per_s=output.positive() if output.value is not None else None,
-            requests_count=good.get("count").count(),
-            notes=("concurrency is the mean in flight",),
+            requests_count=count,
+            notes=(*failure_note(failed, count + failed), "concurrency is the mean in flight"),
         )
     ]
 
@@ -331,6 +378,10 @@ READERS: dict[str, Reader] = {
 """Tools by the name the user may give; `detect` tells them apart by their documents."""
 
 
+def _holds_metrics(benchmarks: object) -> bool:
+    return isinstance(benchmarks, list) and all(isinstance(one, dict) and "metrics" in one for one in benchmarks)
+
+
 def detect(document: Node) -> str | None:
     """The tool that wrote `document`, or None."""
     value = document.value
@@ -340,7 +391,7 @@ def detect(document: Node) -> str | None:
     keys = set(first)
     if {"aiperf_version", "input_config"} <= keys:
         return "aiperf"
-    if "benchmarks" in keys and ({"metadata", "config"} & keys or "args" in keys):
+    if "benchmarks" in keys and ({"metadata", "config", "args"} & keys or _holds_metrics(first["benchmarks"])):
         return "guidellm"
     if {"successes", "failures"} <= keys:
         return "inference-perf"
