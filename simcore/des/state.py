@@ -106,7 +106,7 @@ def running_places(pool: Pool, most_running: int | None) -> int:
     return cap if most_running is None else max(1, min(cap, most_running))
 
 
-def _pool_row(pool: Pool, node_blocks: int, caching: bool) -> Ints:
+def _pool_row(pool: Pool, caching: bool) -> Ints:
     """One pool's rules and prices; the addresses are filled in by the caller."""
     row = np.zeros(f.P_FIELDS, np.int64)
     rules, table = pool.scheduler, pool.table
@@ -127,7 +127,6 @@ def _pool_row(pool: Pool, node_blocks: int, caching: bool) -> Ints:
     row[f.P_FEWEST] = int(sglang)
     row[f.P_RESERVE_PERMILLE] = rules.decode_reservation_permille
     row[f.P_RESERVE_CLIP] = rules.reservation_clip_tokens
-    row[f.P_NODE_BLOCKS] = node_blocks
     if pool.host_tier is not None:
         row[f.P_LOAD_PS] = round(pool.host_tier.block_bytes / pool.host_tier.link_bytes_per_s * PS_PER_S)
     has_window = bool(np.any(table.decode_window_ps_per_token))
@@ -228,7 +227,7 @@ class State:
         for number, pool in enumerate(pools):
             shared = caching and number == 0
             node_blocks = max(1, -(-self.block_tokens // pool.scheduler.block_tokens))
-            row = _pool_row(pool, node_blocks, shared)
+            row = _pool_row(pool, shared)
             address = self.take(f.P_FIELDS)
             self.m[f.G_FIRST_POOL if number == 0 else f.G_DECODE_POOL] = address
             if len(pools) == 2 and number == 0:

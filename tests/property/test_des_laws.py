@@ -121,21 +121,27 @@ def test_kv_blocks_are_conserved(deployment: Deployment, load: Load) -> None:
     """Free, cached and held blocks add up to the pool; in the end nothing is held and the cache has no user."""
     requests, clients = load
 
+    def in_hbm(state: State, node: int, unit: int) -> bool:
+        return bool(state.m[node + f.N_UNIT] == unit and state.m[node + f.N_HOST] == 0)
+
     def check(state: State) -> None:
         for unit in state.units:
             row = state.m[unit : unit + f.U_FIELDS]
             assert 0 <= row[f.U_FREE] <= row[f.U_BLOCKS]
             assert row[f.U_PEAK] <= row[f.U_BLOCKS]
-            assert 0 <= row[f.U_EVICTABLE] <= row[f.U_RESIDENT]
+            sizes = [int(state.m[node + f.N_SIZE]) for node in _nodes(state) if in_hbm(state, node, unit)]
+            assert 0 <= row[f.U_EVICTABLE] <= sum(sizes)
+            assert row[f.U_FREE] + sum(sizes) <= row[f.U_BLOCKS]
             assert row[f.U_HOST_COUNT] <= row[f.U_HOST_CAPACITY]
 
     state = _run_checked(deployment, as_workload(requests, clients, sessions_per_batch=1), check)
     assert set(_held_blocks(state).values()) == {0}
     for unit in state.units:
         row = state.m[unit : unit + f.U_FIELDS]
-        per_node = int(state.m[row[f.U_POOL] + f.P_NODE_BLOCKS])
-        assert row[f.U_FREE] + row[f.U_RESIDENT] * per_node == row[f.U_BLOCKS]
-        assert row[f.U_EVICTABLE] == row[f.U_RESIDENT]
+        sizes = [int(state.m[node + f.N_SIZE]) for node in _nodes(state) if in_hbm(state, node, unit)]
+        assert len(sizes) == row[f.U_RESIDENT]
+        assert row[f.U_FREE] + sum(sizes) == row[f.U_BLOCKS]
+        assert row[f.U_EVICTABLE] == sum(sizes)
         assert row[f.U_RUNNING] == row[f.U_WAITING] == row[f.U_OUTSTANDING] == row[f.U_TOKENS] == 0
 
 

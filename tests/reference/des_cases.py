@@ -66,7 +66,7 @@ def pools(draw: st.DrawFn, *, caching: bool, may_tier: bool = True) -> Pool:
     engine = draw(st.sampled_from(list(Engine)))
     cap = draw(st.integers(1, 6))
     stages = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    block = draw(st.sampled_from([1, 2, 4, 8]))
+    block = draw(st.sampled_from([1, 2, 4, 8, 3, 5, 12, 16]))
     cached = caching and draw(st.booleans())
     tier = None
     if cached and may_tier and draw(st.booleans()):

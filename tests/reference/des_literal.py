@@ -65,6 +65,8 @@ class Request:
 
 @dataclass(eq=False)
 class Node:
+    size: int
+    """KV blocks of the engine that end in it."""
     references: int = 0
     stamp: int = 0
     in_host: bool = False
@@ -79,7 +81,7 @@ class Unit:
     pool: Pool
     replica: Replica
     blocks: int
-    node_blocks: int
+    block_tokens: int
     caching: bool
     host_capacity: int
     waiting: list[Request] = field(default_factory=list)
@@ -103,11 +105,23 @@ class Unit:
         return sum(request.held for request in [r for lane in self.lanes for r in lane] + self.loading + self.holding)
 
     def free(self) -> int:
-        return self.blocks - self.private() - len(self.in_hbm()) * self.node_blocks
+        return self.blocks - self.private() - sum(node.size for node in self.in_hbm())
 
     def available(self) -> int:
-        idle = sum(node.references == 0 for node in self.in_hbm())
-        return self.free() + idle * self.node_blocks
+        return self.free() + sum(node.size for node in self.in_hbm() if node.references == 0)
+
+    def filled(self, request: Request, depth: int) -> int:
+        """KV blocks of the engine that the first `depth` prefix blocks of the prompt fill."""
+        tokens = request.prompt if depth * self.block_tokens > request.prompt else depth * self.block_tokens
+        return tokens // self.pool.scheduler.block_tokens
+
+    def found_tokens(self, request: Request, depth: int, target: int) -> int:
+        """Tokens of the full KV blocks found, with at least one token left to compute."""
+        block = self.pool.scheduler.block_tokens
+        found = self.filled(request, depth) * block
+        while found >= target:
+            found -= block
+        return found
 
     def note_peak(self) -> None:
         self.peak = max(self.peak, self.blocks - self.available())
@@ -153,11 +167,13 @@ class Unit:
         # they leave the host tier before anything is evicted into it, but take their place in HBM after
         for node in promoted:
             node.in_host = False
-        missing = len(request.blocks) - known
-        while self.free() < missing * self.node_blocks:
+        fresh = {
+            request.blocks[:depth]: Node(self.filled(request, depth) - self.filled(request, depth - 1), references=1)
+            for depth in range(known + 1, len(request.blocks) + 1)
+        }
+        while self.free() < sum(node.size for node in fresh.values()):
             self.evict_one()
-        for depth in range(known + 1, len(request.blocks) + 1):
-            self.nodes[request.blocks[:depth]] = Node(references=1)
+        self.nodes |= fresh
         request.path = request.blocks
 
     def drop_path(self, request: Request) -> None:
@@ -266,7 +282,7 @@ class Literal:
                         pool,
                         replica,
                         blocks=pool.scheduler.kv_pool_tokens // pool.scheduler.block_tokens,
-                        node_blocks=max(1, blocks_for(block_tokens, pool.scheduler.block_tokens)),
+                        block_tokens=block_tokens,
                         caching=caching,
                         host_capacity=max(1, host) if pool.host_tier and caching else 0,
                         lanes=[[] for _ in range(pool.table.pipeline_stages)],
@@ -286,7 +302,13 @@ class Literal:
         self.records: list[tuple[int, ...]] = []
         self.gaps: Counter[int] = Counter()
         self.sessions: dict[int, list[Request]] = {}
+        first = self.pools[0][0]
         for request in requests:
+            # a block at the end that fills no KV block of the engine is not cached
+            while first.caching and request.blocks:
+                if first.filled(request, len(request.blocks)) > first.filled(request, len(request.blocks) - 1):
+                    break
+                request.blocks = request.blocks[:-1]
             request.pending = len(request.waits_for)
             self.sessions.setdefault(request.session, []).append(request)
         self.left = {session: len(members) for session, members in self.sessions.items()}
@@ -365,9 +387,10 @@ class Literal:
         unit = self.pools[0][0]
         rules = unit.pool.scheduler
         shared = len(request.blocks) if unit.caching else 0
-        covered = min(shared * self.block_tokens, request.prompt)
+        covered = unit.filled(request, shared) * rules.block_tokens
         output = 0 if self.split else request.output
-        need = shared * unit.node_blocks + blocks_for(request.prompt - covered + output, rules.block_tokens)
+        need = shared * self.block_tokens // rules.block_tokens
+        need += blocks_for(request.prompt - covered + output, rules.block_tokens)
         if need > unit.blocks:
             return True
         if not self.split:
@@ -396,7 +419,7 @@ class Literal:
 
         def uncached(unit: Unit) -> int:
             depth = unit.resident(request.blocks) if unit.caching else 0
-            return request.prompt - max(0, min(depth * self.block_tokens, request.prompt - 1))
+            return request.prompt - unit.found_tokens(request, depth, request.prompt)
 
         def cost(unit: Unit) -> int:
             pending = sum(other.estimate for other in unit.outstanding)
@@ -592,15 +615,16 @@ class Literal:
             blocks = request.blocks if unit.caching else ()
             target = request.prompt + request.emitted
             depth = unit.resident(blocks)
-            covered = min(len(blocks) * self.block_tokens, request.prompt)
-            hit = min(depth * self.block_tokens, request.prompt, target - 1)
+            covered = unit.filled(request, len(blocks)) * rules.block_tokens
+            hit = unit.found_tokens(request, depth, target)
             uncached = target - hit
             if whole and any(one.chunk for one in unit.prefilling(lane)) and uncached > budget:
                 return
             path = [unit.nodes[blocks[: at + 1]] for at in range(depth)]
             host = sum(node.in_host for node in path)
-            idle = sum(node.references == 0 and not node.in_host for node in path)
-            shared = (len(blocks) - depth + host) * unit.node_blocks
+            idle = sum(node.size for node in path if node.references == 0 and not node.in_host)
+            shared = unit.filled(request, len(blocks)) - unit.filled(request, depth)
+            shared += sum(node.size for node in path if node.in_host)
             private = blocks_for(target - covered, rules.block_tokens)
             asked = shared + private
             if sglang and not (self.split and unit.pool_number == 0):
@@ -611,7 +635,7 @@ class Literal:
                 kept += sum(self.reserve(unit, one) for one in unit.loading)
                 kept += left * rules.decode_reservation_permille // 1000
                 asked += blocks_for(kept, rules.block_tokens)
-            if asked > unit.available() - idle * unit.node_blocks:
+            if asked > unit.available() - idle:
                 unit.blocked = True
                 return
             unit.waiting.remove(request)

@@ -3,6 +3,9 @@
 A resident block is a *node* with its parent. Requests hold references along their whole path, so a block in use has its
 ancestors in use. When a request ends its path is appended to the eviction line deepest block first; a block is
 therefore always behind its children there, and taking the line's head is taking the least recently used *leaf*.
+
+Prefix blocks are the workload's; a node's size is how many KV blocks of the engine end in it, for only full ones are
+cached. It is 0 where the engine's blocks are the larger ones.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -136,25 +139,39 @@ def border_of(m: Ints, unit: int, slot: int) -> int:
 
 
 @compiled
-def host_blocks(m: Ints, node: int) -> int:
-    """How many of the blocks from `node` up live in the host tier."""
-    count = 0
+def full_blocks(m: Ints, pool: int, slot: int, depth: int) -> int:
+    """KV blocks that the first `depth` prefix blocks of the prompt fill."""
+    return min(depth * m[f.G_BLOCK_TOKENS], m[slot + f.S_PROMPT]) // m[pool + f.P_BLOCK]
+
+
+@compiled
+def hit_tokens(m: Ints, pool: int, slot: int, depth: int, target: int) -> int:
+    """Of `target` tokens to compute, those that `depth` resident prefix blocks save: full KV blocks, and not all."""
+    block = m[pool + f.P_BLOCK]
+    return min(full_blocks(m, pool, slot, depth), (target - 1) // block) * block
+
+
+@compiled
+def host_nodes(m: Ints, node: int) -> tuple[int, int]:
+    """How many of the prefix blocks from `node` up live in the host tier, and their KV blocks."""
+    count, size = 0, 0
     while node != f.NONE and m[node + f.N_HOST] == 1:
         count += 1
+        size += m[node + f.N_SIZE]
         node = m[node + f.N_PARENT]
-    return count
+    return count, size
 
 
 @compiled
 def idle_blocks(m: Ints, node: int) -> int:
-    """How many HBM blocks from `node` up are in no request's use, and so in the eviction line."""
+    """KV blocks in HBM from `node` up that are in no request's use, and so in the eviction line."""
     while node != f.NONE and m[node + f.N_HOST] == 1:
         node = m[node + f.N_PARENT]
-    count = 0
+    size = 0
     while node != f.NONE and m[node + f.N_REFERENCES] == 0:
-        count += 1
+        size += m[node + f.N_SIZE]
         node = m[node + f.N_PARENT]
-    return count
+    return size
 
 
 @compiled
@@ -173,10 +190,10 @@ def evict(m: Ints, unit: int) -> None:
     if node == f.NONE:
         raise InternalError("KV blocks are needed that are neither free nor in an unused cached block")
     unlink(m, unit + f.U_LRU_HEAD, unit + f.U_LRU_TAIL, node)
-    m[unit + f.U_EVICTABLE] -= 1
+    m[unit + f.U_EVICTABLE] -= m[node + f.N_SIZE]
     m[unit + f.U_RESIDENT] -= 1
     m[unit + f.U_EVICTIONS] += 1
-    m[unit + f.U_FREE] += m[m[unit + f.U_POOL] + f.P_NODE_BLOCKS]
+    m[unit + f.U_FREE] += m[node + f.N_SIZE]
     if m[unit + f.U_HOST_CAPACITY] == 0:
         drop(m, node)
         return
@@ -198,15 +215,16 @@ def reclaim(m: Ints, unit: int, blocks: int) -> None:
 
 
 @compiled
-def acquire(m: Ints, unit: int, leaf: int, border: int) -> int:
-    """Hold the whole path to `leaf`, whose deepest resident block is `border`; insert what is missing.
+def acquire(m: Ints, unit: int, slot: int, border: int) -> int:
+    """Hold the prompt's whole path, whose deepest resident block is `border`; insert what is missing.
 
     Host blocks on the path come back to HBM. Returns the leaf's node.
     """
-    deepest = f.NONE
+    pool, leaf = m[unit + f.U_POOL], m[slot + f.S_LEAF]
+    deepest, depth = f.NONE, 0
     if border != f.NONE:
-        deepest = find(m, unit, m[border + f.A_KEY])
-    promoted = 0
+        deepest, depth = find(m, unit, m[border + f.A_KEY]), m[border + f.A_DEPTH]
+    promoted, blocks = 0, full_blocks(m, pool, slot, m[leaf + f.A_DEPTH]) - full_blocks(m, pool, slot, depth)
     node = deepest
     while node != f.NONE:
         if m[node + f.N_HOST] == 1:
@@ -214,16 +232,15 @@ def acquire(m: Ints, unit: int, leaf: int, border: int) -> int:
             m[unit + f.U_HOST_COUNT] -= 1
             m[node + f.N_HOST] = 0
             promoted += 1
+            blocks += m[node + f.N_SIZE]
         elif m[node + f.N_REFERENCES] == 0:
             unlink(m, unit + f.U_LRU_HEAD, unit + f.U_LRU_TAIL, node)
-            m[unit + f.U_EVICTABLE] -= 1
+            m[unit + f.U_EVICTABLE] -= m[node + f.N_SIZE]
         m[node + f.N_REFERENCES] += 1
         node = m[node + f.N_PARENT]
-    missing = m[leaf + f.A_DEPTH] - (0 if border == f.NONE else m[border + f.A_DEPTH])
-    blocks = (promoted + missing) * m[m[unit + f.U_POOL] + f.P_NODE_BLOCKS]
     reclaim(m, unit, blocks)
     m[unit + f.U_FREE] -= blocks
-    m[unit + f.U_RESIDENT] += promoted + missing
+    m[unit + f.U_RESIDENT] += promoted + m[leaf + f.A_DEPTH] - depth
     # New nodes are made from the leaf up; each one's parent is filled in when the parent is made.
     at = leaf
     child = f.NONE
@@ -237,6 +254,8 @@ def acquire(m: Ints, unit: int, leaf: int, border: int) -> int:
         m[node + f.N_REFERENCES] = 1
         m[node + f.N_DEPTH] = m[at + f.A_DEPTH]
         m[node + f.N_HOST] = 0
+        m[node + f.N_SIZE] = full_blocks(m, pool, slot, m[at + f.A_DEPTH])
+        m[node + f.N_SIZE] -= full_blocks(m, pool, slot, m[at + f.A_DEPTH] - 1)
         m[node + f.N_PARENT] = deepest
         insert_bucket(m, node)
         if child == f.NONE:
@@ -255,5 +274,5 @@ def release(m: Ints, unit: int, node: int) -> None:
         m[node + f.N_REFERENCES] -= 1
         if m[node + f.N_REFERENCES] == 0:
             append(m, unit + f.U_LRU_HEAD, unit + f.U_LRU_TAIL, node)
-            m[unit + f.U_EVICTABLE] += 1
+            m[unit + f.U_EVICTABLE] += m[node + f.N_SIZE]
         node = m[node + f.N_PARENT]

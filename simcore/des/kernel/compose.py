@@ -8,7 +8,16 @@ from __future__ import annotations
 from typing import Final
 
 from simcore.des.kernel import fields as f
-from simcore.des.kernel.cache import acquire, border_of, find, host_blocks, idle_blocks, reclaim
+from simcore.des.kernel.cache import (
+    acquire,
+    border_of,
+    find,
+    full_blocks,
+    hit_tokens,
+    host_nodes,
+    idle_blocks,
+    reclaim,
+)
 from simcore.des.kernel.fields import Ints
 from simcore.des.kernel.jit import compiled
 from simcore.des.kernel.lists import dequeue, push_event
@@ -175,24 +184,23 @@ def admit_waiting(m: Ints, unit: int, lane: int, now: int, budget: int) -> int:
             continue
         leaf = m[slot + f.S_LEAF] if m[number + f.P_CACHING] == 1 else f.NONE
         target = m[slot + f.S_PROMPT] + m[slot + f.S_EMITTED]
-        border, depth, host, idle, covered = f.NONE, 0, 0, 0, 0
+        border, depth, host, promoted, idle, covered, shared = f.NONE, 0, 0, 0, 0, 0, 0
         if leaf != f.NONE:
-            covered = min(m[slot + f.S_BLOCKS] * m[f.G_BLOCK_TOKENS], m[slot + f.S_PROMPT])
+            covered = full_blocks(m, number, slot, m[leaf + f.A_DEPTH])
             border = border_of(m, unit, slot)
             if border != f.NONE:
                 depth = m[border + f.A_DEPTH]
                 node = find(m, unit, m[border + f.A_KEY])
-                host = host_blocks(m, node)
+                host, promoted = host_nodes(m, node)
                 idle = idle_blocks(m, node)
-        hit = min(depth * m[f.G_BLOCK_TOKENS], m[slot + f.S_PROMPT], target - 1)
+            shared = covered - full_blocks(m, number, slot, depth) + promoted
+            covered *= block
+        hit = hit_tokens(m, number, slot, depth, target)
         uncached = target - hit
         if m[number + f.P_HABIT] == f.PREFILL_WHOLE and m[lane + f.L_NEW] > 0 and uncached > budget:
             break
-        shared = 0
-        if leaf != f.NONE:
-            shared = (m[slot + f.S_BLOCKS] - depth + host) * m[number + f.P_NODE_BLOCKS]
         private = blocks_for(target - covered, block)
-        room = available(m, unit) - idle * m[number + f.P_NODE_BLOCKS]
+        room = available(m, unit) - idle
         asked = shared + private
         if m[number + f.P_RESERVE] == 1:
             asked = shared + blocks_for(target - covered + reserve_of(m, number, slot), block)
@@ -206,7 +214,7 @@ def admit_waiting(m: Ints, unit: int, lane: int, now: int, budget: int) -> int:
         m[lane + f.L_ADMITTED] += 1
         m[unit + f.U_RESERVED] += reserve_of(m, number, slot)
         if leaf != f.NONE:
-            m[slot + f.S_NODE] = acquire(m, unit, leaf, border)
+            m[slot + f.S_NODE] = acquire(m, unit, slot, border)
         reclaim(m, unit, private)
         m[unit + f.U_FREE] -= private
         note_peak(m, unit)

@@ -131,7 +131,6 @@ PREFILL_WHOLE: Final = 2
     P_RESERVE,
     P_RESERVE_PERMILLE,
     P_RESERVE_CLIP,
-    P_NODE_BLOCKS,
     P_LOAD_PS,
     P_WINDOW,
     P_PREFILL_FIXED,
@@ -144,7 +143,7 @@ PREFILL_WHOLE: Final = 2
     P_BURST,
     P_FEWEST,
     P_FIELDS,
-) = range(34)
+) = range(33)
 
 (
     S_INDEX,
@@ -278,7 +277,7 @@ is below the window. L_RESIDUE: how many decoders have (-private base) mod block
 
 R_POOL, R_UNIT0, R_EXECUTOR0, R_LINK_FREE, R_WAKE, R_BUSY, R_STAGE0 = range(7)
 
-N_KEY, N_PARENT, N_REFERENCES, N_DEPTH, N_PREVIOUS, N_NEXT, N_HOST, N_UNIT, N_FIELDS = range(9)
+N_KEY, N_PARENT, N_REFERENCES, N_DEPTH, N_PREVIOUS, N_NEXT, N_HOST, N_UNIT, N_SIZE, N_FIELDS = range(10)
 
 A_KEY, A_PARENT, A_JUMP, A_DEPTH, A_FIELDS = range(5)
 

@@ -25,6 +25,19 @@ from simcore.des.kernel.steps import end_steps, start_steps
 ) = range(9)
 
 
+@compiled
+def cached_leaf(m: Ints, leaf: int, prompt: int) -> int:
+    """The last block on the path to `leaf` in which a KV block of the engine ends; without a cache, `leaf`."""
+    pool = m[f.G_FIRST_POOL]
+    if leaf == f.NONE or m[pool + f.P_CACHING] == 0:
+        return leaf
+    tokens = min(m[leaf + f.A_DEPTH] * m[f.G_BLOCK_TOKENS], prompt)
+    tokens -= tokens % m[pool + f.P_BLOCK]
+    while leaf != f.NONE and (m[leaf + f.A_DEPTH] - 1) * m[f.G_BLOCK_TOKENS] >= tokens:
+        leaf = m[leaf + f.A_PARENT]
+    return leaf
+
+
 @entry
 def load(
     m: Ints,
@@ -60,7 +73,7 @@ def load(
         m[slot + f.S_OUTPUT] = row[LOAD_OUTPUT]
         m[slot + f.S_TIMESTAMP] = row[LOAD_TIMESTAMP]
         m[slot + f.S_DELAY] = row[LOAD_DELAY]
-        m[slot + f.S_LEAF] = row[LOAD_LEAF]
+        m[slot + f.S_LEAF] = cached_leaf(m, row[LOAD_LEAF], row[LOAD_PROMPT])
         m[slot + f.S_BLOCKS] = row[LOAD_BLOCKS]
         m[slot + f.S_DRAW] = row[LOAD_DRAW]
         m[slot + f.S_SESSION] = sessions[row[LOAD_SESSION]]

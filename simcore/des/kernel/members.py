@@ -22,7 +22,7 @@ def blocks_for(tokens: int, block: int) -> int:
 @compiled
 def available(m: Ints, unit: int) -> int:
     """Free KV blocks, counting those of cached blocks that nobody uses."""
-    return m[unit + f.U_FREE] + m[unit + f.U_EVICTABLE] * m[m[unit + f.U_POOL] + f.P_NODE_BLOCKS]
+    return m[unit + f.U_FREE] + m[unit + f.U_EVICTABLE]
 
 
 @compiled

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from simcore.des.kernel import fields as f
-from simcore.des.kernel.cache import probe
+from simcore.des.kernel.cache import full_blocks, hit_tokens, probe
 from simcore.des.kernel.fields import Ints
 from simcore.des.kernel.jit import compiled
 from simcore.des.kernel.lists import enqueue
@@ -25,14 +25,14 @@ HASH_MIX: Final = 0x2545F4914F6CDD1D
 
 
 @compiled
-def hit_tokens(m: Ints, unit: int, slot: int) -> int:
-    """Prompt tokens of `slot` resident on `unit` in either tier."""
+def resident_tokens(m: Ints, unit: int, slot: int) -> int:
+    """Prompt tokens of `slot` that `unit` need not compute, from either tier."""
     if m[slot + f.S_LEAF] == f.NONE or m[m[unit + f.U_POOL] + f.P_CACHING] == 0:
         return 0
     border = probe(m, unit, m[slot + f.S_LEAF])
     if border == f.NONE:
         return 0
-    return min(m[border + f.A_DEPTH] * m[f.G_BLOCK_TOKENS], m[slot + f.S_PROMPT] - 1)
+    return hit_tokens(m, m[unit + f.U_POOL], slot, m[border + f.A_DEPTH], m[slot + f.S_PROMPT])
 
 
 @compiled
@@ -56,7 +56,7 @@ def cheapest(m: Ints, slot: int, now: int) -> int:
     best, least, estimate = f.NONE, f.NEVER, 0
     for number in range(m[pool + f.P_UNITS]):
         unit = m[pool + f.P_UNIT0] + number * f.U_FIELDS
-        uncached = m[slot + f.S_PROMPT] - hit_tokens(m, unit, slot)
+        uncached = m[slot + f.S_PROMPT] - resident_tokens(m, unit, slot)
         cost = uncached + m[unit + f.U_PENDING] + m[unit + f.U_TOKENS]
         if cost < least:
             best, least, estimate = unit, cost, uncached
@@ -98,12 +98,16 @@ def route(m: Ints, slot: int, now: int) -> int:
 
 @compiled
 def never_fits(m: Ints, slot: int) -> bool:
-    """Whether the request's prompt and output exceed a whole KV pool on its way."""
+    """Whether the request's prompt and output exceed a whole KV pool on its way.
+
+    Prefix blocks count as full: another prompt may have brought one that is partial here.
+    """
     pool, after = m[f.G_FIRST_POOL], m[f.G_DECODE_POOL]
     shared, covered = 0, 0
     if m[slot + f.S_LEAF] != f.NONE and m[pool + f.P_CACHING] == 1:
-        shared = m[slot + f.S_BLOCKS] * m[pool + f.P_NODE_BLOCKS]
-        covered = min(m[slot + f.S_BLOCKS] * m[f.G_BLOCK_TOKENS], m[slot + f.S_PROMPT])
+        depth = m[m[slot + f.S_LEAF] + f.A_DEPTH]
+        shared = depth * m[f.G_BLOCK_TOKENS] // m[pool + f.P_BLOCK]
+        covered = full_blocks(m, pool, slot, depth) * m[pool + f.P_BLOCK]
     output = m[slot + f.S_OUTPUT] if after == f.NONE else 0
     need = shared + blocks_for(m[slot + f.S_PROMPT] - covered + output, m[pool + f.P_BLOCK])
     if need > m[m[pool + f.P_UNIT0] + f.U_BLOCKS]:
