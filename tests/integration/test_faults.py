@@ -80,6 +80,28 @@ def test_black_hole_of_90_s_with_the_defaults(
     _black_hole(cluster, operator(lease_s=600, **_through(proxy)), proxy, record, hole_s=90, inactivity_s=70)
 
 
+def test_connections_that_a_network_forgot_cost_no_restart(
+    cluster: Cluster, operator: MakeOperator, proxy: Proxy, record: Recorder
+) -> None:
+    """Every connection there is goes silent for ever, new ones work (a firewall's table): with the lease as shipped."""
+    op = operator(lease_s=15, **_through(proxy, INFERASIM_WATCH_INACTIVITY_SECONDS=str(INACTIVITY_S)))
+    op.start()
+    cluster.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan("before"))
+    cluster.wait("servingplan", "before", "Ready")
+    proxy.black_hole()
+    proxy.restore()
+    cluster.apply(builders.serving_plan("during"))
+    took_s = seconds(lambda: cluster.wait("servingplan", "during", "Ready", timeout_s=75))
+    assert op.process is not None
+    assert op.process.poll() is None
+    assert op.health() == (200, "ok\n")
+    record.row(
+        f"all open connections go silent, new ones work; silence limit {INACTIVITY_S} s, lease of 15 s as shipped",
+        outcome="the lease is renewed over a new connection in time, no restart; each watch gives up by itself",
+        measured=f"handled after {took_s:.1f} s",
+    )
+
+
 def test_reset_connections_are_made_again(
     cluster: Cluster, operator: MakeOperator, proxy: Proxy, record: Recorder
 ) -> None:

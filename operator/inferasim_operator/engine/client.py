@@ -104,15 +104,18 @@ class Client:
             )
 
         load()
-        configuration.connection_pool_maxsize = 24  # the threads of all kinds, the lease, and the live figures
+        configuration.connection_pool_maxsize = 40  # the threads of all kinds, the lease, and the live figures
         configuration.retries = False  # our own worker retries, with backoff, and says so in the status
         api = library.ApiClient(configuration)
         api.user_agent = f"{manager}/v1alpha1"
         return cls(api, manager=manager, reload=load)
 
     def impatient(self, timeout_s: float) -> Client:
-        """The same connection for requests whose answer is worth nothing after `timeout_s`."""
-        return Client(self._api, manager=self.manager, timeout_s=timeout_s, reload=self._reload)
+        """The same server for requests whose answer is worth nothing after `timeout_s`, over connections of their own:
+        one that fails is the only one, so that the next attempt is made over a new one."""
+        api = library.ApiClient(self._api.configuration)
+        api.user_agent = self._api.user_agent
+        return Client(api, manager=self.manager, timeout_s=timeout_s, reload=self._reload)
 
     def connection(self) -> Connection:
         """The connection as it is now; read anew, because the watches ask when the server refused the last one."""
@@ -141,12 +144,16 @@ class Client:
         except NotFoundError:
             return None
 
-    def list(self, api_version: str, kind: str, namespace: str = "", *, labels: str = "") -> list[Object]:
-        """All objects of a kind in one namespace (or all of them), by label selector, in the order of their names."""
+    def list(
+        self, api_version: str, kind: str, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> list[Object]:
+        """All objects of a kind in one namespace (or all of them), by selectors, in the order of their names."""
         items: list[Object] = []
         query: dict[str, str] = {"limit": "500"}
         if labels:
             query["labelSelector"] = labels
+        if fields:
+            query["fieldSelector"] = fields
         while True:
             page = self._call("GET", resources.path(api_version, kind, namespace), query=query)
             # Items of a list carry no kind of their own.

@@ -59,13 +59,16 @@ class Lease:
 
     def hold(self, stop: threading.Event) -> None:
         """Renew until told to stop; returns earlier only when another has taken the lease."""
-        while not stop.wait(self.duration_s / 5):
+        pause_s = self.duration_s / 5
+        while not stop.wait(pause_s):
+            pause_s = self.duration_s / 5
             try:
                 if not self.try_acquire():
                     logger.error("lease taken by another instance")
                     return
             except ClusterError as error:
                 logger.warning("lease %s/%s not renewed: %s", self.namespace, self.name, error)
+                pause_s = self.duration_s / 30  # there is time for one more, perhaps over a better connection
 
     def left_s(self) -> float:
         """Seconds until this process must have renewed, or stop: well before another may take the lease."""

@@ -14,8 +14,9 @@ from inferasim_operator.kinds.servingplan.observe import Observed, observe
 from inferasim_operator.kinds.servingplan.observe_harvests import ANY_HARVEST
 from inferasim_operator.kinds.servingplan.plan import plan
 
-# A pass is four requests, so with thousands of plans a restart takes as long as the server's answers over the threads.
-KIND: Kind[Observed] = Kind(resource=ServingPlan.resource, observe=observe, plan=plan, threads=8)
+# A pass is three requests, one of them a list, for which the server may wait 0.1 s for its own cache: with thousands of
+# plans a restart takes as long as its answers over the threads.
+KIND: Kind[Observed] = Kind(resource=ServingPlan.resource, observe=observe, plan=plan, threads=24)
 
 
 def register(registry: kopf.OperatorRegistry, wiring: Wiring) -> None:
