@@ -11,7 +11,7 @@ from simcore.errors import FormatError, InputError, UnknownNameError
 from simcore.laws.handoff import HandoffBackend
 from simcore.search import explain as explain_rows
 from simcore.search import split
-from simcore.search.explain import Explanation, Row
+from simcore.search.explain import Blocked, Explanation, Row
 from simcore.search.plan import Answer, refusal_counts
 from simcore.search.tiers import Tier
 from simcore.units import MICRO, MILLI
@@ -105,9 +105,10 @@ def _document(found: Explanation) -> dict[str, Any]:
         if blocked is None
         else {
             "configuration": _row_document(blocked.row),
-            "limit": blocked.limit,
+            "limit": " and ".join(blocked.limits),
             "gainPermille": _permille(blocked.gain_frac),
             "missPermille": _permille(blocked.miss_frac),
+            "why": _kept_out(blocked),
         },
         "runnersUp": [
             {
@@ -126,6 +127,17 @@ def _document(found: Explanation) -> dict[str, Any]:
             for item in found.runners_up
         ],
     }
+
+
+def _kept_out(blocked: Blocked) -> str:
+    """The sentence for people."""
+    row, limits = blocked.row, blocked.limits
+    verb, pronoun = ("binds", "it") if len(limits) == 1 else ("both bind", "them")
+    threshold = "half of its limit, which is what qualifies" if limits == ("ttft",) else "where it would qualify"
+    return (
+        f"{' and '.join(limits)} {verb}: without {pronoun} {row.label} at {row.concurrency} clients would give "
+        f"{blocked.gain_frac:+.0%} throughput per GPU; it is {blocked.miss_frac:.0%} off {threshold}"
+    )
 
 
 def _row_document(row: Row) -> dict[str, Any]:

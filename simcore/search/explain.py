@@ -70,11 +70,12 @@ class Blocked:
     """The best candidate that the tier's limits keep out."""
 
     row: Row
-    limit: str
-    """`ttft` or `interactivity`: the one it misses by most."""
+    limits: tuple[str, ...]
+    """`interactivity`, `ttft` or both: all that it misses, so that without them it would qualify."""
     gain_frac: float
-    """Throughput per GPU that the limit costs."""
+    """Throughput per GPU that they cost."""
     miss_frac: float
+    """By which it misses them, the larger one of two, from where it would qualify: of a TTFT half the limit."""
 
 
 @dataclass(frozen=True)
@@ -152,18 +153,19 @@ def _why(chosen: Row, tier: Tier, rule: TierRule, room: float | None) -> str:
 
 
 def _blocked(rows: Sequence[Row], chosen: Row, tier: Tier, rule: TierRule) -> Blocked | None:
-    better = [
-        row
-        for row in rows
-        if row.throughput_per_gpu_tokens_per_s > chosen.throughput_per_gpu_tokens_per_s
-        and not _qualifies(row, tier, rule)
-    ]
-    if not better:
+    """The best that one limit alone keeps out: to lift it would help. Where there is none, the best that both do."""
+    best: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        missed = tuple(sorted(name for name, margin in margins(row, tier, rule).items() if margin < 0))
+        if missed and row.throughput_per_gpu_tokens_per_s > chosen.throughput_per_gpu_tokens_per_s:
+            known = best.get(missed)
+            best[missed] = row if known is None or _order(row) < _order(known) else known
+    if not best:
         return None
-    row = min(better, key=lambda one: (-one.throughput_per_gpu_tokens_per_s, one.gpus_count, one.key))
+    limits = min(best, key=lambda missed: (len(missed), _order(best[missed]), missed))
+    row = best[limits]
     found = margins(row, tier, rule)
-    limit = min(found, key=lambda name: (found[name], name))
-    return Blocked(row, limit, _relative(row, chosen), -found[limit])
+    return Blocked(row, limits, _relative(row, chosen), max(-found[name] for name in limits))
 
 
 def _relative(row: Row, chosen: Row) -> float:

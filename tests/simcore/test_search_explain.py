@@ -41,7 +41,7 @@ def test_the_limit_that_binds_is_the_one_of_the_best_that_is_kept_out() -> None:
     assert found.chosen == ROWS[1]
     assert found.blocked is not None
     assert found.blocked.row == ROWS[6]
-    assert found.blocked.limit == "ttft"
+    assert found.blocked.limits == ("ttft",)
     assert found.blocked.gain_frac == pytest.approx(400 / 150 - 1)
     assert found.blocked.miss_frac == pytest.approx(2.0)
     # 1 / (18 ms x 50/s) - 1 = 11 % on the rate, 50 % on TTFT.
@@ -63,6 +63,18 @@ def test_nothing_qualifies() -> None:
     found = explain(ROWS, Tier("t", 1000.0, None))
     assert found.chosen is None
     assert "interactivity" in found.why
+
+
+def test_a_limit_binds_only_what_it_alone_keeps_out() -> None:
+    """The fastest of all misses both limits: to lift one of them would not let it in, so neither is said to cost it."""
+    both = row("TP1", 64, 900.0, tpot_ms=60, ttft_s=1.5)
+    found = explain([*ROWS, both], TIER).blocked
+    assert found is not None
+    assert (found.row, found.limits) == (ROWS[6], ("ttft",))
+    alone = explain([ROWS[1], both], TIER).blocked
+    assert alone is not None
+    assert (alone.row, alone.limits) == (both, ("interactivity", "ttft"))
+    assert alone.miss_frac == pytest.approx(2 / 3)  # 16.7 of 50 tokens/s; its TTFT is 50 % over a second
 
 
 @given(
@@ -95,8 +107,12 @@ def test_explains_the_rule_s_own_choice(rows: list[Row]) -> None:
         assert other.row.ttft_s <= 1.0
         assert other.throughput_frac <= 1 / 0.95 - 1 + 1e-9
     if found.blocked is not None:
+        blocked = found.blocked.row
         assert found.blocked.gain_frac > 0
         assert found.blocked.miss_frac > 0
+        # What is said to bind is all that keeps it out: by hand, 20 ms and 1 s.
+        misses = {"interactivity": 1 / (blocked.tpot_s * 50) < 1, "ttft": blocked.ttft_s > 1.0}
+        assert found.blocked.limits == tuple(name for name in sorted(misses) if misses[name])
 
 
 def test_the_command_explains_files_and_results_alike(tmp_path: Path) -> None:

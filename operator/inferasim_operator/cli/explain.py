@@ -94,10 +94,7 @@ def draw(result: Mapping[str, Any]) -> None:
         say(f"  why: {item['why']}")
         blocked = item["blocked"]
         if blocked:
-            say(
-                f"  {blocked['limit']} binds: without it {_text(blocked['configuration'])} would give "
-                f"{blocked['gainPermille'] / 10:+.0f} %; it misses the limit by {blocked['missPermille'] / 10:.0f} %"
-            )
+            say(f"  {blocked['why']}")
         for other in item["runnersUp"]:
             say(f"  not {_text(other['configuration'])}: {other['why']}")
             flip = other["breakEven"]

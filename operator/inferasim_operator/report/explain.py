@@ -38,14 +38,7 @@ def _tier(item: Document, at: int, level: int) -> Markup:
         tag("p", tag("b", _text(chosen) if chosen else "No configuration"), f": {item['why']}."),
     ]
     if blocked:
-        told.append(
-            tag(
-                "p",
-                f"{blocked['limit']} binds: without it {_text(blocked['configuration'])} would give "
-                f"{percent(blocked['gainPermille'], signed=True)}; it misses the limit by "
-                f"{percent(blocked['missPermille'])}.",
-            )
-        )
+        told.append(tag("p", f"{blocked['why']}."))
     if item["runnersUp"]:
         told.append(table(f"Runners-up, {item['tier']}", COLUMNS, map(_runner_up, item["runnersUp"]), numeric=NUMERIC))
     return section(item["tier"], *told, id_=f"tier-{at}", level=level)
