@@ -1,13 +1,14 @@
 """Lock files of the operator's image: `python tools/imagelock.py [--check]`.
 
 requirements.lock holds the development tools too. This cuts out of it, hashes and all, what the project needs at run
-time (images/operator/requirements.lock) and what builds its wheel (images/operator/build.lock); nothing is resolved
-anew, so the image runs the versions that the tests ran.
+time, all extras included (images/operator/requirements.lock), and what builds its wheel (images/operator/build.lock);
+nothing is resolved anew, so the image runs the versions that the tests ran.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import pathlib
 import re
 import sys
@@ -56,8 +57,9 @@ def texts() -> dict[pathlib.Path, str]:
     """Path to content of both files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     entries = locked()
+    extras = project["project"]["optional-dependencies"]
     wanted = {
-        "requirements.lock": project["project"]["dependencies"],
+        "requirements.lock": [*project["project"]["dependencies"], *itertools.chain(*extras.values())],
         "build.lock": project["build-system"]["requires"],
     }
     return {

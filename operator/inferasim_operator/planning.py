@@ -30,17 +30,25 @@ MODEL_LIMIT_S = 600.0
 """A language model is asked for so long in all; a computation of the operator may take 900 s."""
 
 ReportProgress = Callable[[Mapping[str, Any]], None]
+Keep = Callable[[str], None]
+"""Puts a ledger away, and returns once it is there."""
 
 
 def compute_plan(
-    request: Mapping[str, Any], progress: ReportProgress | None = None, *, table: Path | None = None
+    request: Mapping[str, Any],
+    progress: ReportProgress | None = None,
+    keep: Keep | None = None,
+    *,
+    table: Path | None = None,
 ) -> dict[str, Any]:
     """The answer to `{"spec", "anchors": {name: anchor}, "modelConfig": config.json or None}`.
 
     `"trace"` holds the trace of a ConfigMap, `"claims"` the folder of mounted ones (`plan_traffic.trace_file`).
     With `"shards"` (the packed results of all shards) what they hold is not simulated again; the answer is the same.
     `"agentKey"` is the key of the plan's language model; `"ledger"` the record of a search that is to be repeated, then
-    nobody is asked. The answer of a search by trials holds its own `"ledger"`, to be kept beside it.
+    nobody is asked. The answer of a search by trials holds its own `"ledger"`, to be kept beside it. `keep` gets the
+    ledger before a language model is asked; handed back as `"resume"` it lets another life of this computation go on
+    from there, so that what was paid for is not asked again.
     All candidates go to `table` as Parquet. Raises InputError (the question breaks a rule) — an infeasible plan is an
     answer, not an error.
     """
@@ -51,18 +59,16 @@ def compute_plan(
         for number, demand in enumerate(spec.demands):
             if demand.workload is not None and demand.workload.trace is not None:
                 raise InputError(f"demands[{number}].workload", "trace", "be `fixed` or `synthetic`")
-        return plan_mix.compute(request, spec, lambda part: answer_prepared(part, progress))
-    if spec.search is not None and spec.search.is_tried:
-        prepared = prepare(request)
-        tried = _tried(prepared, _searcher(request, spec), _relay(progress))
-        _write_table(tried.answer, table)
-        document = document_of(prepared, tried.answer)
-        return document | {"search": _record(spec, tried), "ledger": tried.ledger}
-    if request.get("ledger"):
+    searches = _Searches(request, spec, keep) if spec.search is not None and spec.search.is_tried else None
+    if searches is None and request.get("ledger"):
         raise InputError("ledger", "given", "come with a plan of search method Seeds or Agent")
-    prepared, answer = answer_prepared(request, progress)
-    _write_table(answer, table)
-    return document_of(prepared, answer)
+    if spec.demands is not None:
+        document = plan_mix.compute(request, spec, lambda part: answer_prepared(part, progress, searches))
+    else:
+        prepared, answer = answer_prepared(request, progress, searches)
+        _write_table(answer, table)
+        document = document_of(prepared, answer)
+    return document if searches is None else document | {"search": searches.record(), "ledger": searches.ledger}
 
 
 def _write_table(answer: plan.Answer, table: Path | None) -> None:
@@ -87,12 +93,17 @@ def compute_part(
     return shards.part_document(found.part) | {"lengths": asdict(prepared.lengths)}, rows_of(found.candidates)
 
 
-def answer_prepared(request: Mapping[str, Any], progress: ReportProgress | None = None) -> tuple[Prepared, plan.Answer]:
-    """The same before it becomes a document: the question made ready, and every candidate."""
+def answer_prepared(
+    request: Mapping[str, Any], progress: ReportProgress | None = None, searches: _Searches | None = None
+) -> tuple[Prepared, plan.Answer]:
+    """The same before it becomes a document: the question made ready, and every candidate.
+
+    `searches` are those of the whole computation, of which this may be a part.
+    """
     spec, relay = parse_spec(request["spec"]), _relay(progress)
     if spec.search is not None and spec.search.is_tried:
         prepared = prepare(request)
-        return prepared, _tried(prepared, _searcher(request, spec), relay).answer
+        return prepared, _tried(prepared, (searches or _Searches(request, spec)).propose, relay).answer
     documents = [_shard(text, index) for index, text in enumerate(request.get("shards") or ())]
     if documents:
         prepared = prepare({**request, "lengths": documents[0].get("lengths")})
@@ -137,40 +148,66 @@ def _tried(prepared: Prepared, searcher: trials.Searcher, relay: plan.Progress |
     )
 
 
-def _searcher(request: Mapping[str, Any], spec: ServingPlanSpec) -> trials.Searcher:
-    """Who proposes: an earlier ledger, or seeds and local search with a language model between them if one is named."""
-    search = spec.search
-    assert search is not None  # noqa: S101 - the caller has branched on it
-    if request.get("ledger"):
-        return trials.replayed(str(request["ledger"]))
-    model: LanguageModel | None = None
-    guidance, late_s = "", time.monotonic() + MODEL_LIMIT_S
-    if search.method is SearchMethod.AGENT:
-        agent = search.agent
-        if agent is None:
-            must = "name a chat model with method Agent"
-            raise InputError("search.agent", None, must, "method Seeds searches without one")
-        model = DspyModel(Endpoint(agent.model, agent.url, request.get("agentKey")))
-        guidance = agent.guidance or ""
+class _Searches:
+    """All searches of one computation, and who proposes in them.
 
-    def propose(session: Session) -> None:
-        run_agent(session, model, guidance=guidance, is_late=lambda: time.monotonic() > late_s)
+    That is an earlier ledger, or seeds and local search with a language model between them if one is named.
+    """
 
-    return propose
+    def __init__(self, request: Mapping[str, Any], spec: ServingPlanSpec, keep: Keep | None = None) -> None:
+        search = spec.search
+        assert search is not None  # noqa: S101 - the caller has branched on it
+        assert search.method is not None  # noqa: S101 - as above
+        self._method, self._budget_count, self._keep = search.method, search.budget or DEFAULT_BUDGET, keep
+        self._sessions: list[Session] = []
+        self._model: LanguageModel | None = None
+        self._guidance, self._late_s = "", time.monotonic() + MODEL_LIMIT_S
+        if request.get("ledger"):
+            self._proposer = trials.replayed(str(request["ledger"]))
+            return
+        if search.method is SearchMethod.AGENT:
+            agent = search.agent
+            if agent is None:
+                must = "name a chat model with method Agent"
+                raise InputError("search.agent", None, must, "method Seeds searches without one")
+            self._model = DspyModel(Endpoint(agent.model, agent.url, request.get("agentKey")))
+            self._guidance = agent.guidance or ""
+        earlier = request.get("resume")
+        self._proposer = trials.replayed(str(earlier), self._run) if earlier else self._run
 
+    def propose(self, session: Session) -> None:
+        """Propose to one search until it is over."""
+        self._sessions.append(session)
+        self._proposer(session)
 
-def _record(spec: ServingPlanSpec, tried: trials.Tried) -> dict[str, Any]:
-    assert spec.search is not None  # noqa: S101 - the caller has branched on it
-    assert spec.search.method is not None  # noqa: S101 - as above
-    entries = [entry for session in tried.sessions for entry in session.entries]
-    record: dict[str, Any] = {
-        "method": spec.search.method.value,
-        "budget": spec.search.budget or DEFAULT_BUDGET,
-        "trials": len(entries),
-        "refused": sum(not entry.trial.legal for entry in entries),
-    }
-    failures = tried.model_failures
-    return record | ({"modelFailures": list(failures[:8])} if failures else {})
+    def _run(self, session: Session) -> None:
+        def is_late() -> bool:
+            return time.monotonic() > self._late_s
+
+        run_agent(session, self._model, guidance=self._guidance, is_late=is_late, keep=self._put_away)
+
+    def _put_away(self) -> None:
+        if self._keep is not None:
+            self._keep(self.ledger)
+
+    @property
+    def ledger(self) -> str:
+        """Of all searches so far."""
+        return trials.ledger_of(self._sessions)
+
+    def record(self) -> dict[str, Any]:
+        """What status says of them."""
+        entries = [entry for session in self._sessions for entry in session.entries]
+        record: dict[str, Any] = {
+            "method": self._method.value,
+            "budget": self._budget_count,
+            "trials": len(entries),
+            "refused": sum(not entry.trial.legal for entry in entries),
+        }
+        if self._method is SearchMethod.AGENT:
+            record["modelRequests"] = sum(session.granted_count for session in self._sessions)
+        failures = trials.model_failures(self._sessions)
+        return record | ({"modelFailures": list(failures[:8])} if failures else {})
 
 
 def _shard(packed: str, index: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from simcore.agent.allowance import Allowance
 from simcore.agent.briefing import briefing
 from simcore.agent.proposals import SearchPlan
 from simcore.agent.tools import SearchOver, Toolbox
@@ -32,6 +33,9 @@ class ModelError(InferasimError):
 class LanguageModel(Protocol):
     """A chat model behind two stages. Each method raises ModelError when there is no usable answer."""
 
+    before_request: Callable[[], None]
+    """To be called before each request, each attempt of one included; ends the search by SearchOver."""
+
     def plan(self, inputs: dict[str, str]) -> SearchPlan:
         """Hypotheses and partial configurations for the inputs of `briefing`."""
         ...
@@ -52,26 +56,32 @@ def run_agent(
     guidance: str = "",
     seeds_count: int | None = None,
     is_late: Callable[[], bool] = lambda: False,
+    keep: Callable[[], None] = lambda: None,
 ) -> Session:
     """Search until a stop rule holds; the session's best trial is the answer (None when nothing legal was found).
 
     `seeds_count`: how many seeds to score, half of the budget when None. Once `is_late` says so the model is not asked
-    again. Raises InfeasibleError: no layout can run.
+    again. `keep` puts the ledger away, before requests that it grants are made: a session that was repeated from there
+    goes on. Raises InfeasibleError: no layout can run.
     """
     most = max(1, int(SEED_SHARE * session.budget_count)) if seeds_count is None else seeds_count
     run_seeds(session, most_count=most)
     if model is not None:
-        _rounds(session, model, guidance, is_late)
+        allowance = Allowance(session, keep)
+        model.before_request = allowance.take
+        _rounds(session, model, allowance, guidance, is_late)
     run_local(session)
     session.close()
     return session
 
 
-def _rounds(session: Session, model: LanguageModel, guidance: str, is_late: Callable[[], bool]) -> None:
-    notes: list[str] = []
+def _rounds(
+    session: Session, model: LanguageModel, allowance: Allowance, guidance: str, is_late: Callable[[], bool]
+) -> None:
+    notes = [str(line.get("text")) for line in session.lines if line["kind"] == "note"]  # of an earlier life
     idle = 0
     for number in range(1, MOST_ROUNDS + 1):
-        if session.stop_reason is not None or idle >= IDLE_ROUNDS:
+        if session.stop_reason is not None or idle >= IDLE_ROUNDS or allowance.is_used:
             return
         if is_late():
             session.write("round", number=number, ended="the time of the language model is used")

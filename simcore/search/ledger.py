@@ -71,6 +71,8 @@ class Session:
         self.nearest: Entry | None = None
         """The priced trial that misses the latency budgets by least, as long as none keeps them."""
         self._seen: dict[str, Entry] = {}
+        self.granted_count = 0
+        """Requests to a language model that were granted, whether they were made or not."""
         self.lines: list[dict[str, Any]] = [self.header()]
         """The ledger so far; `json_lines` is its text."""
 
@@ -92,6 +94,11 @@ class Session:
     def left_count(self) -> int:
         """Trials that may still be made."""
         return self.budget_count - len(self.entries)
+
+    @property
+    def requests_left_count(self) -> int:
+        """Requests to a language model that may still be granted: as many in all as there are trials."""
+        return self.budget_count - self.granted_count
 
     @property
     def stop_reason(self) -> str | None:
@@ -127,9 +134,22 @@ class Session:
         return entry
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the last line is written."""
+        return bool(self.lines[-1]["kind"] == "result")
+
+    @property
     def leader(self) -> Entry | None:
         """What a search goes on from: the best trial, or the nearest to being legal."""
         return self.best or self.nearest
+
+    def grant(self, most_count: int) -> int:
+        """Grant up to `most_count` requests to a language model, and write down how many it were."""
+        count = max(0, min(most_count, self.requests_left_count))
+        if count:
+            self.granted_count += count
+            self.write("grant", requests=count)
+        return count
 
     def write(self, kind: str, **fields: Any) -> None:
         """Add a line that is not a trial: a plan, a note, a question."""
@@ -186,6 +206,10 @@ def repeat(session: Session, documents: Sequence[Mapping[str, Any]], first_line:
         if kind == "trial":
             entry = session.try_(document.get("proposed"), str(document.get("origin")))
             _compare(document, entry.document() if entry else {}, number)
+        elif kind == "grant":
+            asked = document.get("requests")
+            session.grant(asked if isinstance(asked, int) else 0)
+            _compare(document, session.lines[-1], number)
         elif kind == "result":
             session.close()
             _compare(document, session.lines[-1], number)

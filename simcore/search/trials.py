@@ -39,13 +39,18 @@ class Tried:
     @property
     def ledger(self) -> str:
         """The ledgers of all searches, one after the other."""
-        return "".join(session.json_lines() for session in self.sessions)
+        return ledger_of(self.sessions)
 
-    @property
-    def model_failures(self) -> tuple[str, ...]:
-        """What a language model answered that could not be used, each text once."""
-        lines = [line for session in self.sessions for line in session.lines if line["kind"] == "failure"]
-        return tuple(dict.fromkeys(str(line.get("text")) for line in lines))
+
+def ledger_of(sessions: Sequence[Session]) -> str:
+    """The ledgers of several searches, one after the other."""
+    return "".join(session.json_lines() for session in sessions)
+
+
+def model_failures(sessions: Sequence[Session]) -> tuple[str, ...]:
+    """What a language model answered that could not be used, each text once."""
+    lines = [line for session in sessions for line in session.lines if line["kind"] == "failure"]
+    return tuple(dict.fromkeys(str(line.get("text")) for line in lines))
 
 
 def answer_tried(
@@ -121,10 +126,10 @@ def _least(*values: float | None) -> float | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def replayed(ledger: str) -> Searcher:
+def replayed(ledger: str, go_on: Searcher | None = None) -> Searcher:
     """A searcher that proposes what `ledger` says was proposed, and fails where an outcome differs. Raises FormatError.
 
-    The searches must be those of the ledger, in its order.
+    The searches must be those of the ledger, in its order. What the ledger does not hold to the end, `go_on` takes up.
     """
     documents = documents_of(ledger)
     starts = [number for number, document in enumerate(documents) if document.get("kind") == "search"]
@@ -134,10 +139,13 @@ def replayed(ledger: str) -> Searcher:
     ]
 
     def search(session: Session) -> None:
-        if not parts:
+        if parts:
+            first_line, part = parts.pop(0)
+            repeat(session, part, first_line)
+        elif go_on is None:
             must = "hold every search of the plan"
             raise FormatError("ledger", len(documents), "search", session.tier, must, "another plan's ledger?")
-        first_line, part = parts.pop(0)
-        repeat(session, part, first_line)
+        if go_on is not None and not session.is_closed:
+            go_on(session)
 
     return search

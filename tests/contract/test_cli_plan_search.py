@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,8 @@ def test_what_is_refused_is_one_line_and_exit_2(
     assert says in err
 
 
-@pytest.mark.skipif(importlib.util.find_spec("dspy") is not None, reason="DSPy is installed here")
-def test_without_the_extra_an_agent_is_refused(tmp_path: Path) -> None:
+def test_without_the_extra_an_agent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dspy", None)  # as where it is not installed
     code, _, err = invoke(tmp_path, PLAN | {"search": {"method": "Agent", "agent": AGENT}})
     assert code == 2
     assert "install the extra: inferasim[agent]" in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import threading
 from collections.abc import Iterator
@@ -114,6 +115,101 @@ def test_unwanted_work_is_given_up(watcher: Watcher) -> None:
     result = watcher.ended("d2").result
     assert result is not None
     assert result["value"] == 8
+
+
+class Script:
+    """A child whose words are known, one second apart."""
+
+    def __init__(self, *lines: dict[str, Any] | None) -> None:
+        self.now_s, self.lines, self.sent = 0.0, list(lines), list[tuple[float, Any]]()
+
+    def send(self, message: Any) -> bool:
+        self.sent.append((self.now_s, message))
+        return True
+
+    def receive(self, wait_s: float) -> dict[str, Any] | None:
+        self.now_s += 1.0
+        return self.lines.pop(0)
+
+    def is_alive(self) -> bool:
+        return bool(self.lines)
+
+    def kill(self) -> None:
+        raise AssertionError("nobody asked for that")
+
+
+def test_progress_is_told_once_in_five_seconds_and_the_last_is_not_lost() -> None:
+    """23 reports in 23 seconds are told at seconds 5, 10, 15 and 20; the silence after them tells the last."""
+    told: list[tuple[float, int]] = []
+    reports = [{"progress": {"scored": second}} for second in range(1, 24)]
+    child = Script(*reports, None, None, None, None, {"result": {}})
+
+    def note(owner: Any) -> None:
+        state = made.state("d")
+        assert state is not None
+        told.append((child.now_s, state.progress["scored"]))
+
+    made = Computations("", workers=0, monotonic_s=lambda: child.now_s, on_change=note)
+    made.want("a", _want("d"))
+    assert made._ask(child, "d", {}) == {"result": {}}  # type: ignore[arg-type]
+    assert told == [(5.0, 5), (10.0, 10), (15.0, 15), (20.0, 20), (25.0, 23)]
+
+
+def test_a_child_that_never_stops_reporting_ends_with_its_time() -> None:
+    """A time limit is one of the whole, not of silence."""
+    child = Script(*[{"progress": {"scored": 1}}] * 40)
+    child.kill = lambda: None  # type: ignore[method-assign]
+    made = Computations("", workers=0, timeout_s=30.0, monotonic_s=lambda: child.now_s)
+    made.want("a", _want("d"))
+    answer = made._ask(child, "d", {})  # type: ignore[arg-type]
+    assert answer is not None
+    assert answer["error"]["type"] == "ComputationTimeout"
+    assert child.now_s == 31.0
+
+
+def test_a_record_is_acknowledged_once_it_is_seen_kept() -> None:
+    """Told with the next telling, at second 5; seen in the cluster at second 8; then the child goes on."""
+    child = Script({"keep": "one"}, *[None] * 9, {"result": {}})
+    seen: list[Any] = []
+    made = Computations("", workers=0, monotonic_s=lambda: child.now_s, on_change=lambda _: seen.append(child.now_s))
+    made.want("a", _want("d"))
+    receive = child.receive
+
+    def later(wait_s: float) -> dict[str, Any] | None:
+        if child.now_s == 7.0:
+            state = made.state("d")
+            assert state is not None
+            made.want("a", StartComputation("d", {}, kept=state.record))
+        return receive(wait_s)
+
+    child.receive = later  # type: ignore[method-assign]
+    assert made._ask(child, "d", {}) == {"result": {}}  # type: ignore[arg-type]
+    assert seen == [5.0]
+    assert child.sent == [(0.0, {}), (8.0, {"kept": True})]
+
+
+@pytest.mark.usefixtures("watcher")
+def test_a_child_waits_for_its_records_and_begins_again_from_the_last() -> None:
+    """Real processes: two records are kept one after the other; one that dies gets its record in its next life."""
+    hours = itertools.count(0, 3600)
+    made = Watcher(workers=1, timeout_s=1e9, monotonic_s=lambda: float(next(hours)))
+    kept: list[str] = []
+
+    def keep(owner: Any) -> None:
+        state = made.computations.state(owner)
+        if state is not None and state.record is not None and state.record not in kept:
+            kept.append(state.record)
+            made.computations.want(owner, StartComputation(owner, {}, kept=state.record))
+        made._note(owner)
+
+    made.computations.on_change = keep
+    made.computations.want("d1", _want("d1", how="keep"))
+    assert made.ended("d1").result == {"value": 0}
+    assert kept == ["one", "one two"]
+    kept.clear()
+    made.computations.want("d2", _want("d2", how="die after the first record"))
+    assert made.ended("d2").result == {"value": "one"}
+    made.computations.close()
 
 
 def test_overrun_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from inferasim_operator.api.v1alpha1.conditions import ConditionedStatus
-from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
+from inferasim_operator.api.v1alpha1.servingplan import SearchProgress, ServingPlan, ServingPlanStatus
 from inferasim_operator.convert import parse_conditions
 from inferasim_operator.engine.actions import Action, CreateObject, ObjectKey, Plan
 from inferasim_operator.engine.clock import Clock
@@ -76,6 +76,36 @@ def test_second_pass_writes_nothing() -> None:
     assert reconciler.run(KEY).written_version == ""
     assert (cluster.writes, len(cluster.events)) == (1, 1)
     assert_conditions(cluster.get(*API))
+
+
+def test_progress_alone_is_written_once_in_five_seconds() -> None:
+    """Woken each second and further each time; what changes beside progress is never held back, and nothing is lost."""
+    cluster, time_s, reason = _cluster(), [0.0], ["Searching"]
+
+    def decide(seen: Seen, now: datetime.datetime) -> Plan:
+        generation = seen.raw["metadata"]["generation"]
+        conditions = Conditions(parse_conditions(seen.raw), generation=generation, now=now)
+        conditions.working(reason[0], "under way")
+        progress = SearchProgress(candidates_scored=int(time_s[0]))
+        status = ServingPlanStatus(conditions=conditions.done(), observed_generation=generation, progress=progress)
+        return Plan(status)
+
+    def observe(context: Context, key: ObjectKey) -> Seen | None:
+        raw = context.client.find(*API)
+        return None if raw is None else Seen(raw)
+
+    clock = Clock(now=Hours().now, monotonic_s=lambda: time_s[0])
+    reconciler = Reconciler(Kind(ServingPlan.resource, observe, decide), Context(cluster), clock)
+    written, waits = [], {}
+    for second in range(13):
+        time_s[0] = second
+        reason[0] = "Searching" if second < 12 else "Queued"
+        before = cluster.writes
+        waits[second] = reconciler.run(KEY).wake_after_s
+        if cluster.writes > before:
+            written.append(cluster.get(*API)["status"]["progress"]["candidatesScored"])
+    assert written == [0, 5, 10, 12]
+    assert (waits[0], waits[1], waits[4], waits[5]) == (None, 4.0, 1.0, None)
 
 
 def test_gone_and_deleting_objects_are_left_alone() -> None:

@@ -227,6 +227,28 @@ def test_the_key_of_a_language_model_is_read_where_the_plan_names_it() -> None:
     assert seen(manifest, secret(token="sk-1"), kept).agent_key is None
 
 
+def test_the_ledger_of_a_search_under_way_is_found_and_old_ones_go() -> None:
+    """By its question's digest; of an answered plan, or of another question, it is a leftover; a forged one is said."""
+    agent = {"url": "https://llm.example.test/v1", "model": "m"}
+    manifest = builders.live(builders.serving_plan(search={"method": "Agent", "agent": agent}))
+
+    def seen(*objects: dict[str, Any]) -> Any:
+        observed = observe(_context(manifest, *objects), KEY)
+        assert observed is not None
+        return observed
+
+    digest = seen().digest
+    mine, old = (render.ledger_config_map(manifest, name, "line\n") for name in (digest, "e" * 40))
+    found = seen(mine, old)
+    assert found.ledger.text == "line\n"
+    assert [item["metadata"]["name"] for item in found.leftovers] == [old["metadata"]["name"]]
+    answered = seen(mine, render.result_config_map(manifest, digest, builders.plan_result()))
+    assert answered.ledger is None
+    assert [item["metadata"]["name"] for item in answered.leftovers] == [mine["metadata"]["name"]]
+    for broken in ({"binaryData": {}}, {"binaryData": {render.LEDGER_KEY: "AAAA"}}, {"data": {"inputDigest": "x"}}):
+        assert "delete it to search anew" in seen({**mine, **broken}).ledger.problem
+
+
 def test_a_trace_of_a_config_map_is_part_of_the_question() -> None:
     """As text or packed; a missing one is said; another trace is another question."""
     manifest = builders.live(builders.serving_plan(workload={"trace": {"configMap": {"name": "week"}}}))

@@ -16,7 +16,7 @@ from inferasim_operator.engine.actions import ApplyObject, CreateObject, DeleteO
 from inferasim_operator.engine.compute import Computation, Failure, Phase
 from inferasim_operator.kinds.servingplan import inputs, render, search_job, sharding
 from inferasim_operator.kinds.servingplan.checks import Reason, failure_finding
-from inferasim_operator.kinds.servingplan.observe import AgentKey, AnchorObject, ModelConfig, Observed, Trace
+from inferasim_operator.kinds.servingplan.observe import AgentKey, AnchorObject, Ledger, ModelConfig, Observed, Trace
 from inferasim_operator.kinds.servingplan.observe_nodes import Nodes, resolved
 from inferasim_operator.kinds.servingplan.observe_search import SearchJob
 from inferasim_operator.kinds.servingplan.plan import plan
@@ -158,8 +158,32 @@ def test_an_agents_key_goes_to_the_computation_and_nowhere_else() -> None:
     assert key not in json.dumps(status) + repr(observed)
 
 
+def test_a_record_of_the_computation_is_written_down_and_handed_back() -> None:
+    """What it asks to be kept becomes a ConfigMap, without an event; once that is seen, it is told so, and begins with
+    it in another life; a ConfigMap that is none of this question stops the plan instead of asking twice."""
+    search = builders.serving_plan(search=AGENT)
+    running = Computation("d" * 40, Phase.RUNNING, record="line 1\n")
+    decided, _, reasons = _decide(_observed(search, computation=running))
+    (action,) = decided.actions
+    assert isinstance(action, ApplyObject)
+    assert not action.is_announced
+    assert render.read_ledger(action.manifest, "d" * 40) == "line 1\n"
+    assert decided.computation is not None
+    assert decided.computation.kept is None
+
+    decided, _, _ = _decide(_observed(search, computation=running, ledger=Ledger("line 1\n")))
+    assert decided.actions == ()
+    assert decided.computation is not None
+    assert decided.computation.kept == decided.computation.request["resume"] == "line 1\n"
+
+    decided, _, reasons = _decide(_observed(search, ledger=Ledger(problem="ConfigMap x: holds no ledger")))
+    assert reasons["Stalled"] == Reason.RESULT_INVALID
+    assert (decided.actions, decided.computation) == ((), None)
+
+
 def test_the_ledger_lies_beside_the_answer_and_a_failing_model_is_told() -> None:
-    record = {"method": "Agent", "budget": 9, "trials": 3, "refused": 1, "modelFailures": ["Timeout: none"]}
+    record = {"method": "Agent", "budget": 9, "trials": 3, "refused": 1, "modelRequests": 8}
+    record["modelFailures"] = ["Timeout: none"]
     result = builders.plan_result() | {"search": record, "ledger": '{"kind":"search"}\n'}
     done = Computation("d" * 40, Phase.DONE, result=result)
     decided, status, _ = _decide(_observed(builders.serving_plan(search=AGENT), computation=done))

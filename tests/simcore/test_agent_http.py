@@ -1,11 +1,7 @@
-"""The DSPy model against a real HTTP server that speaks the OpenAI protocol: scripted, hostile and broken replies.
-
-Needs the extra `inferasim[agent]` (DSPy, LiteLLM); skips without it.
-"""
+"""The DSPy model against a real HTTP server that speaks the OpenAI protocol: scripted, hostile and broken replies."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -20,12 +16,7 @@ from simcore.agent.search import run_agent
 from simcore.search.ledger import Session, replay
 from tests.search_spaces import space
 
-pytestmark = [
-    pytest.mark.skipif(
-        importlib.util.find_spec("dspy") is None, reason="DSPy is not installed: extra inferasim[agent]"
-    ),
-    pytest.mark.filterwarnings("default"),  # DSPy's and LiteLLM's own warnings
-]
+pytestmark = pytest.mark.filterwarnings("default")  # DSPy's and LiteLLM's own warnings
 KEY = "sk-secret-1234567890"
 Reply = Callable[[str], "str | tuple[int, str] | None"]
 """From the request's text to the assistant's message, a status with a body, or None for no answer at all."""
@@ -179,6 +170,58 @@ def test_a_server_that_never_answers_is_given_up() -> None:
     session, seen = search(lambda text: None, timeout_s=0.3)
     assert session.json_lines().count('"kind":"failure"') == 2
     assert len(seen) <= 8
+
+
+@pytest.mark.parametrize(
+    ("reply", "requests"),
+    [
+        (lambda text: (500, "{}"), 4),  # two rounds that fail, each tried twice
+        (lambda text: "no fields at all", 4),  # two rounds, each asked again in another form
+        (lambda text: planned("[]") if is_plan(text) else called("read_history"), 14),  # one that never ends
+    ],
+)
+def test_every_request_is_counted_and_none_is_made_beyond_the_budget(reply: Reply, requests: int) -> None:
+    """The server's own count, retries and second forms included; grants are lumps of eight."""
+    with server(reply) as (base, seen):
+        model = DspyModel(Endpoint("m", base, KEY, retries_count=1))
+        session = run_agent(Session(space(), budget_count=14), model, seeds_count=3)
+    assert len(seen) == requests
+    assert session.granted_count == min(14, -(-requests // 8) * 8)
+
+
+def test_a_search_that_was_cut_off_asks_for_no_more_than_its_budget() -> None:
+    """Cut before the second lump of eight is used: of 14 requests, the second life makes none."""
+    kept: list[str] = []
+
+    def keep(session: Session) -> None:
+        kept.append(session.json_lines())
+        if len(kept) == 2:
+            raise KeyboardInterrupt
+
+    greedy: Reply = lambda text: planned("[]") if is_plan(text) else called("read_history")  # noqa: E731
+    with server(greedy) as (base, seen):
+        session = Session(space(), budget_count=14)
+        model = DspyModel(Endpoint("m", base, KEY))
+        with pytest.raises(KeyboardInterrupt):
+            run_agent(session, model, seeds_count=3, keep=lambda: keep(session))
+        assert len(seen) == 8
+        for text, more in ((kept[0], 6), (kept[1], 0)):  # cut in the first lump, or in the second
+            before = len(seen)
+            again = replay(text, space())
+            run_agent(again, DspyModel(Endpoint("m", base, KEY)), seeds_count=3)
+            assert len(seen) - before == more
+            assert again.granted_count == 14
+            assert again.is_closed
+            assert replay(again.json_lines(), space()).json_lines() == again.json_lines()
+
+
+def test_models_that_think_first_are_asked_as_they_want() -> None:
+    """OpenAI's reasoning models refuse a temperature and few tokens."""
+    with server(lambda text: planned("[]")) as (base, seen):
+        model = DspyModel(Endpoint("openai/gpt-5", base, KEY))
+        run_agent(Session(space(), budget_count=14), model, seeds_count=3)
+    assert seen[0]["body"]["max_completion_tokens"] == 16_000
+    assert "temperature" not in seen[0]["body"]
 
 
 def test_a_model_name_is_data_in_the_prompt() -> None:

@@ -16,7 +16,7 @@ from simcore.search.objectives import Slo
 from simcore.search.plan import Candidate, Question, answer, candidate_of
 from simcore.search.predictors import Predictors
 from simcore.search.tiers import Tier, default_rule, margins
-from simcore.search.trials import MOST_TRIALS, Tried, answer_tried, replayed
+from simcore.search.trials import MOST_TRIALS, Tried, answer_tried, model_failures, replayed
 from tests.search_spaces import space
 
 TIERS = (Tier("quick", 120.0, 2.0), Tier("bulk", 0.0, None))
@@ -106,8 +106,9 @@ def test_what_a_model_failed_at_is_kept_and_a_late_one_is_not_asked() -> None:
     def search(session: Session, *, late: bool) -> None:
         run_agent(session, Broken(), is_late=lambda: late)  # type: ignore[arg-type]
 
-    assert tried(6, searcher=lambda session: search(session, late=False)).model_failures == ("no answer",)
+    failed = tried(6, searcher=lambda session: search(session, late=False))
+    assert model_failures(failed.sessions) == ("no answer",)
     assert len(asked) == 4, "two rounds in each of two searches"
     late = tried(6, searcher=lambda session: search(session, late=True))
     assert len(asked) == 4
-    assert late.model_failures == ()
+    assert model_failures(late.sessions) == ()

@@ -56,6 +56,8 @@ class ApplyObject:
     manifest: Manifest
     force: bool = False
     """Take fields that another manager owns; else that is a ConflictError naming the manager."""
+    is_announced: bool = True
+    """Whether a change is worth an event; one that comes every few seconds is not."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class StartComputation:
 
     digest: str
     request: Mapping[str, Any]
+    kept: str | None = None
+    """The record that the computation has asked to be kept, as it is seen in the cluster."""
 
 
 Action = CreateObject | ApplyObject | DeleteObject

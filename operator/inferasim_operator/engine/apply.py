@@ -27,7 +27,7 @@ _SERVER_FIELDS = ("managedFields", "resourceVersion", "generation", "creationTim
 
 @dataclass
 class ChangeSet:
-    """What happened to each object, in the order of the actions, and what went wrong."""
+    """What happened to each object that is worth telling, in the order of the actions, and what went wrong."""
 
     changes: list[Change] = field(default_factory=list)
     errors: list[OperatorError] = field(default_factory=list)
@@ -38,7 +38,9 @@ def carry_out(client: Client, actions: Iterable[Action], *, owner_uid: str) -> C
     result = ChangeSet()
     for action in actions:
         try:
-            result.changes.append(_carry_out(client, action, owner_uid))
+            change = _carry_out(client, action, owner_uid)
+            if not isinstance(action, ApplyObject) or action.is_announced:
+                result.changes.append(change)
         except OperatorError as error:
             result.errors.append(error)
     return result

@@ -3,7 +3,8 @@
 Neither the event loop nor the threads ever compute: the interpreter's lock would starve watches and probes (C07). Each
 of a few slots is a thread that owns one child process (`compute_worker`) and talks to it in JSON lines; a child that
 overruns its time or is no longer wanted is killed and replaced. The record of an answer is the ConfigMap that the plan
-makes of it, not this object: after a restart what has no ConfigMap is computed again.
+makes of it, not this object: after a restart what has no ConfigMap is computed again. A computation that must not begin
+again from nothing, because it spends money, asks for a record to be kept, and waits until the plan has done it.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Computation:
     digest: str
     phase: Phase = Phase.WAITING
     progress: Mapping[str, Any] = field(default_factory=dict)
+    record: str | None = None
+    """What it wants kept before it goes on; a later life of it gets that as `"resume"`."""
     result: Mapping[str, Any] | None = None
     failure: Failure | None = None
 
@@ -83,6 +86,7 @@ class Computations:
         self._lock = threading.Lock()
         self._states: dict[str, Computation] = {}
         self._requests: dict[str, Mapping[str, Any]] = {}
+        self._kept: dict[str, str | None] = {}
         self._wanted: dict[Owner, str] = {}
         self._queue: queue.Queue[str | None] = queue.Queue()
         self._closed = threading.Event()
@@ -103,6 +107,7 @@ class Computations:
             before = self._wanted.pop(owner, None)
             if computation is not None:
                 self._wanted[owner] = computation.digest
+                self._kept[computation.digest] = computation.kept
                 if computation.digest not in self._states:
                     self._states[computation.digest] = Computation(computation.digest)
                     self._requests[computation.digest] = computation.request
@@ -111,6 +116,7 @@ class Computations:
             if before is not None and before not in self._wanted.values():
                 self._states.pop(before, None)
                 self._requests.pop(before, None)
+                self._kept.pop(before, None)
 
     def close(self) -> None:
         """End the child processes and the threads."""
@@ -144,7 +150,8 @@ class Computations:
                 if child is None or not child.is_alive():
                     child = _Child(self._function)
                 self._set(digest, phase=Phase.RUNNING)
-                answer = self._ask(child, digest, request)
+                record = self._record_of(digest)
+                answer = self._ask(child, digest, request if record is None else {**request, "resume": record})
                 if answer is not None and "died" not in answer:
                     break
                 child.kill()
@@ -162,26 +169,43 @@ class Computations:
         """The child's last word; `{"died": …}` if it has none, None if nobody wants the answer any more."""
         deadline_s = self._monotonic_s() + self._timeout_s
         told_s = self._monotonic_s()
+        untold: dict[str, Any] = {}
+        unkept: str | None = None
         if not child.send(request):
             return {"died": True}
         while True:
             line = child.receive(_STEP_S)
             if self._closed.is_set() or self.state(digest) is None:
                 return None
-            if line is None:
-                if not child.is_alive():
-                    return {"died": True}
-                if self._monotonic_s() > deadline_s:
-                    child.kill()
-                    text = f"no answer within {self._timeout_s:g} s"
-                    return {"error": {"type": "ComputationTimeout", "message": text}}
-                continue
-            if "progress" not in line:
+            if line is not None and "progress" not in line and "keep" not in line:
                 return line
-            if self._monotonic_s() - told_s >= PROGRESS_EVERY_S:
+            if line is not None and "keep" in line:
+                unkept = untold["record"] = line["keep"]
+            elif line is not None:
+                untold["progress"] = line["progress"]
+            if untold and self._monotonic_s() - told_s >= PROGRESS_EVERY_S:
                 told_s = self._monotonic_s()
-                self._set(digest, progress=line["progress"])
+                self._set(digest, **untold)
+                untold = {}
                 self._tell(digest)
+            if unkept is not None and self._is_kept(digest, unkept):
+                unkept = None
+                child.send({"kept": True})
+            if line is None and not child.is_alive():
+                return {"died": True}
+            if self._monotonic_s() > deadline_s:
+                child.kill()
+                text = f"no answer within {self._timeout_s:g} s"
+                return {"error": {"type": "ComputationTimeout", "message": text}}
+
+    def _is_kept(self, digest: str, record: str) -> bool:
+        with self._lock:
+            return self._kept.get(digest) == record
+
+    def _record_of(self, digest: str) -> str | None:
+        with self._lock:
+            state = self._states.get(digest)
+            return None if state is None else state.record
 
     def _record(self, digest: str, answer: Mapping[str, Any]) -> None:
         if "result" in answer:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from inferasim_operator import metrics
@@ -21,6 +21,9 @@ from inferasim_operator.engine.kind import Context, Kind
 from inferasim_operator.errors import NotFoundError, OperatorError
 
 logger = logging.getLogger(__name__)
+
+PROGRESS_EVERY_S = 5.0
+"""A status that differs in `progress` alone is written no oftener, whatever wakes the object in between."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Reconciler:
     kind: Kind[Any]
     context: Context
     clock: Clock
+    _progress_told_s: dict[ObjectKey, float] = field(default_factory=dict)
 
     def run(self, key: ObjectKey) -> Outcome:
         """One pass. Never raises: a failure is an outcome, on the object's status if that can be written."""
@@ -59,6 +63,7 @@ class Reconciler:
         observed = self.kind.observe(self.context, key)
         if observed is None or observed.raw["metadata"].get("deletionTimestamp"):
             self._want(key, None)
+            self._progress_told_s.pop(key, None)
             return Outcome(gone=True)
         now = self.clock.now()
         plan: Plan = self.kind.plan(observed, now)
@@ -68,9 +73,26 @@ class Reconciler:
         status = plan.status.to_dict()
         if changed.errors:
             status["conditions"] = self._failure_conditions(observed.raw, plan.status.conditions, changed.errors)
-        version = self._finish(observed.raw, status, announcements)
         retry = any(not error.is_terminal for error in changed.errors)
+        early_s = self._early_s(key, observed.raw.get("status") or {}, status)
+        if early_s > 0:
+            events.send(self.context.client, observed.raw, announcements, now=self.clock.now())
+            return Outcome(failed=retry, wake_after_s=min(early_s, plan.wake_after_s or early_s))
+        version = self._finish(observed.raw, status, announcements)
         return Outcome(failed=retry, wake_after_s=plan.wake_after_s, written_version=version)
+
+    def _early_s(self, key: ObjectKey, live: Mapping[str, Any], status: Mapping[str, Any]) -> float:
+        """Seconds until this status may be written; 0 unless it differs from the live one in its progress alone."""
+        if names.canonical_json(status.get("progress")) == names.canonical_json(live.get("progress")):
+            return 0.0
+        others, before = ({**said, "progress": None} for said in (status, live))
+        now_s = self.clock.monotonic_s()
+        if names.canonical_json(others) == names.canonical_json(before):
+            early_s = self._progress_told_s.get(key, -PROGRESS_EVERY_S) + PROGRESS_EVERY_S - now_s
+            if early_s > 0:
+                return early_s
+        self._progress_told_s[key] = now_s
+        return 0.0
 
     def _want(self, key: ObjectKey, plan: Plan | None) -> None:
         if self.context.computations is not None:

@@ -10,9 +10,20 @@ from typing import Any
 from simcore.errors import UnknownNameError
 
 
-def double(request: Mapping[str, Any], progress: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Twice the value, a refusal, a death, or a minute of nothing."""
+def double(
+    request: Mapping[str, Any], progress: Callable[[Mapping[str, Any]], None], keep: Callable[[str], None]
+) -> dict[str, Any]:
+    """Twice the value, a refusal, a death, a minute of nothing, or two records to be kept."""
     progress({"scored": 1, "total": 2})
+    if request.get("how") == "keep":
+        keep("one")
+        keep("one two")
+        return {"value": 0}
+    if request.get("how") == "die after the first record":
+        if "resume" not in request:
+            keep("one")
+            os._exit(9)
+        return {"value": request["resume"]}
     print("a library that prints must not break the protocol")
     if request.get("how") == "refuse":
         raise UnknownNameError("model.name", "Llma", ["Llama-3.1-8B"])

@@ -235,7 +235,9 @@ class Search(ApiModel):
         "proposes between the two.",
     )
     budget: Annotated[int, Field(strict=True, ge=1, le=2_000)] | None = Field(
-        default=None, description="Trials of Seeds or Agent per engine and tier; 200 when absent."
+        default=None,
+        description="Trials of Seeds or Agent per engine and tier, 200 when absent; with Agent as many requests to the "
+        "language model too, however often the operator restarts.",
     )
     agent: AgentEndpoint | None = None
     shards: Annotated[int, Field(strict=True, ge=1, le=64)] | None = Field(
@@ -411,6 +413,11 @@ class SearchRecord(ApiModel):
     budget: Positive = Field(description="Trials per engine and tier, at most.")
     trials: Count
     refused: Count = Field(description="Trials that were illegal or missed a limit.")
+    model_requests: Count | None = Field(
+        default=None,
+        description="Requests to the language model that were granted, over all restarts of the operator; those made "
+        "are no more, and a search has no more than it has trials. Absent with Seeds.",
+    )
     model_failures: Annotated[tuple[ShortText, ...], Field(max_length=8)] | None = Field(
         default=None,
         description="Answers of the language model that could not be used.",

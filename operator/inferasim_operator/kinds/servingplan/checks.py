@@ -147,8 +147,9 @@ def agent_is_not_configured(observed: Observed) -> Finding | None:
 
 
 def result_is_broken(observed: Observed) -> Finding | None:
-    """The object that should be the answer is something else."""
-    return Finding(Reason.RESULT_INVALID, observed.result_problem) if observed.result_problem else None
+    """The object that should be the answer, or the ledger on the way to it, is something else."""
+    problem = observed.result_problem or (observed.ledger.problem if observed.ledger is not None else "")
+    return Finding(Reason.RESULT_INVALID, problem) if problem else None
 
 
 CHAIN: tuple[Check, ...] = (

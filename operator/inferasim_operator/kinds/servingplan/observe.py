@@ -11,7 +11,7 @@ from typing import Any
 
 import pydantic
 
-from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, ServingPlan, ServingPlanSpec
+from inferasim_operator.api.v1alpha1.servingplan import AnchorMode, SearchMethod, ServingPlan, ServingPlanSpec
 from inferasim_operator.convert import first_error
 from inferasim_operator.engine import labels, names
 from inferasim_operator.engine.actions import ObjectKey
@@ -61,6 +61,14 @@ class AgentKey:
 
 
 @dataclass(frozen=True)
+class Ledger:
+    """The ledger of a search that is under way: `text`, or the problem with it."""
+
+    text: str | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Observed:
     """One moment of a plan. Races: an anchor that changes after the read makes a new event and so a new pass; an answer
     that exists already under the digest is taken, whoever wrote it, because its name says its question."""
@@ -93,6 +101,8 @@ class Observed:
     """None when the search runs in this process."""
     agent_key: AgentKey | None = None
     """None unless the plan names a Secret for its language model."""
+    ledger: Ledger | None = None
+    """What a search by an agent had put away; None where there is none, or no need of it."""
     leftovers: tuple[Mapping[str, Any], ...] = ()
     """Jobs and shards of this plan that belong to no search that is to run now."""
 
@@ -137,6 +147,7 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
     computation = context.computations.state(digest) if context.computations is not None else None
     agent_key = None if result is not None else _agent_key(context, key, spec)
     search, leftovers = observe_search.search(context, raw, spec, digest, is_answered=result is not None)
+    ledger, old_ledgers = _ledger(context, raw, spec, digest, is_answered=result is not None)
     return Observed(
         raw,
         plan,
@@ -152,7 +163,8 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         nodes=nodes,
         search=search,
         agent_key=agent_key,
-        leftovers=leftovers,
+        ledger=ledger,
+        leftovers=(*leftovers, *old_ledgers),
     )
 
 
@@ -234,6 +246,26 @@ def _agent_key(context: Context, key: ObjectKey, spec: ServingPlanSpec) -> Agent
         return AgentKey(base64.b64decode(text, validate=True).decode().strip())
     except ValueError:
         return AgentKey(problem=f"Secret {agent.secret.name}, key {agent.secret.key}: is not text")
+
+
+def _ledger(
+    context: Context, raw: Mapping[str, Any], spec: ServingPlanSpec, digest: str, *, is_answered: bool
+) -> tuple[Ledger | None, tuple[Mapping[str, Any], ...]]:
+    """The ledger of this question, and those that nobody goes on from any more."""
+    if spec.search is None or spec.search.method is not SearchMethod.AGENT:
+        return None, ()
+    namespace, mine = raw["metadata"]["namespace"], labels.owned_by(raw, role=render.LEDGER_ROLE)
+    wanted = "" if is_answered else render.ledger_name(raw["metadata"]["name"], digest)
+    live = context.client.list("v1", "ConfigMap", namespace, labels=mine)
+    old = tuple(item for item in live if item["metadata"]["name"] != wanted)
+    # Not from the list: a server may answer that from a cache, and a ledger that is overlooked is paid for twice.
+    found = context.client.find("v1", "ConfigMap", namespace, wanted) if wanted else None
+    if found is None:
+        return None, old
+    try:
+        return Ledger(render.read_ledger(found, digest)), old
+    except ValueError as error:
+        return Ledger(problem=f"ConfigMap {wanted}: {error}; delete it to search anew"), old
 
 
 def _result(context: Context, key: ObjectKey, digest: str) -> tuple[Mapping[str, Any] | None, str]:

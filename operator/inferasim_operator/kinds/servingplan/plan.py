@@ -22,7 +22,7 @@ from inferasim_operator.api.v1alpha1.servingplan import (
     DiscoveredNodes,
     ServingPlanStatus,
 )
-from inferasim_operator.engine.actions import CreateObject, DeleteObject, Plan, Reference, StartComputation
+from inferasim_operator.engine.actions import ApplyObject, CreateObject, DeleteObject, Plan, Reference, StartComputation
 from inferasim_operator.engine.compute import Computation, Phase
 from inferasim_operator.engine.conditions import Conditions
 from inferasim_operator.engine.findings import first_finding
@@ -65,7 +65,10 @@ def _decide(observed: Observed, now: datetime.datetime) -> Plan:
         request = searching.merge_request(request, observed.search)
     if observed.agent_key is not None:
         request = {**request, "agentKey": observed.agent_key.value}
-    wanted = StartComputation(observed.digest, request)
+    kept = observed.ledger.text if observed.ledger is not None else None
+    if kept is not None:
+        request = {**request, "resume": kept}
+    wanted = StartComputation(observed.digest, request, kept)
     computation = observed.computation
     if computation is not None and computation.phase is Phase.FAILED and computation.failure is not None:
         finding = checks.failure_finding(computation.failure)
@@ -74,7 +77,11 @@ def _decide(observed: Observed, now: datetime.datetime) -> Plan:
         return _keep(observed, conditions, generation, computation.result, wanted)
     conditions.working(Reason.SEARCHING, "the search for the best configurations is under way")
     status = _status(observed, conditions, generation, progress=_progress(observed, computation))
-    return Plan(status, computation=wanted)
+    record = computation.record if computation is not None else None
+    if record is None or record == kept:
+        return Plan(status, computation=wanted)
+    ledger = render.ledger_config_map(observed.raw, observed.digest, record)
+    return Plan(status, actions=(ApplyObject(ledger, is_announced=False),), computation=wanted)
 
 
 def _search(observed: Observed, search: SearchJob, conditions: Conditions, generation: int) -> Plan:

@@ -20,6 +20,7 @@ DIGEST_KEY = "inputDigest"
 LEDGER = "ledger"
 """Of an answer: its search's ledger, as text."""
 ROLE = "plan-result"
+LEDGER_ROLE = "plan-ledger"
 PLAIN_LIMIT_BYTES = 512 * 1024
 """Above this the answer is kept compressed; an object of etcd holds about 1 MiB."""
 LIMIT_BYTES = 1_000_000
@@ -59,6 +60,35 @@ def result_config_map(owner: Mapping[str, Any], digest: str, result: Mapping[str
     if binary:
         manifest["binaryData"] = binary
     return manifest
+
+
+def ledger_name(plan_name: str, digest: str) -> str:
+    """The ConfigMap of a search by an agent that is under way."""
+    return names.object_name(plan_name, digest[:16], "ledger")
+
+
+def ledger_config_map(owner: Mapping[str, Any], digest: str, text: str) -> dict[str, Any]:
+    """The ledger so far of a search that asks a language model, for whoever has to go on with it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": ledger_name(owner["metadata"]["name"], digest),
+            "namespace": owner["metadata"]["namespace"],
+            "labels": labels.child_labels(owner, role=LEDGER_ROLE),
+            "ownerReferences": [labels.owner_reference(owner)],
+        },
+        "data": {DIGEST_KEY: digest},
+        "binaryData": {LEDGER_KEY: packing.pack(text)},
+    }
+
+
+def read_ledger(config_map: Mapping[str, Any], digest: str) -> str:
+    """The ledger in a live ConfigMap. Raises ValueError when it is not one of this question."""
+    packed = (config_map.get("binaryData") or {}).get(LEDGER_KEY)
+    if (config_map.get("data") or {}).get(DIGEST_KEY) != digest or packed is None:
+        raise ValueError("holds no ledger of this question")
+    return packing.unpack(packed)
 
 
 def read_result(config_map: Mapping[str, Any], digest: str) -> dict[str, Any]:
