@@ -32,6 +32,13 @@ NOT_A_NUMBER = frozenset(("nan", "na", "n/a", "null", "none", "-"))
 """What tools write where a measure is missing: read as empty."""
 TYPO_RATIO = 0.85
 """An unknown column this close to a known one that is missing is taken for a typing error."""
+LEAST_TPOT_MS = 0.05
+"""Ten times a kernel's launch and an eighth of what the fastest engine needs for a token: below it a unit is wrong."""
+MOST_TPOT_MS = 60_000.0
+MOST_TTFT_MS = 86_400_000.0
+"""A minute for a token, a day for an answer's first one."""
+MOST_TOKENS_PER_S = 1e8
+LEAST_TTFT_STEPS = 20
 _POOLS = re.compile(r"prefill=(\d*)xTP(\d+)(?:EP(\d+))?;decode=(\d*)xTP(\d+)(?:EP(\d+))?")
 
 
@@ -106,7 +113,7 @@ def parse_corpus(text: str, where: str = "corpus") -> tuple[CorpusRow, ...]:
     """Rows of CSV `text`; `where` names it in errors. Raises FormatError naming line and field."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        header = [name.strip() for name in next(reader, [])]
+        header = [name.strip().lower() for name in next(reader, [])]
         _check_header(header, where)
         rows: list[CorpusRow] = []
         for cells in reader:
@@ -131,7 +138,7 @@ def _cleaned(cell: str) -> str:
 
 
 def _check_header(header: list[str], where: str) -> None:
-    twice = sorted({name for name in header if header.count(name) > 1})
+    twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
         raise FormatError(where, 1, "header", twice[0], "name each column once")
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
@@ -174,7 +181,8 @@ class _Fields:
             raise self.refuse(name, value, "be an integer from 1 to 10,000,000")
         return int(number)
 
-    def positive(self, name: str) -> float | None:
+    def positive(self, name: str, least: float = 0.0, most: float = math.inf, unit: str = "") -> float | None:
+        """A number above 0 in a range no serving engine leaves, or None where the field is empty."""
         value = self.fields.get(name, "")
         if not value:
             return None
@@ -182,8 +190,10 @@ class _Fields:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not (0.0 < number <= 1e12):
+        if not 0.0 < number < math.inf:
             raise self.refuse(name, value, "be empty or a positive number")
+        if not least <= number <= most:
+            raise self.refuse(name, value, f"be {unit} from {least:g} to {most:,.0f}")
         return number
 
 
@@ -195,7 +205,11 @@ def _row(fields: _Fields) -> CorpusRow:
     ratio = fields.positive("length_range_ratio")
     if ratio is not None and ratio > 1.0:
         raise fields.refuse("length_range_ratio", ratio, "be at most 1")
-    tpot_ms, ttft_ms = fields.positive("tpot_ms"), fields.positive("ttft_ms")
+    tpot_ms = fields.positive("tpot_ms", LEAST_TPOT_MS, MOST_TPOT_MS, "milliseconds")
+    ttft_ms = fields.positive("ttft_ms", LEAST_TPOT_MS, MOST_TTFT_MS, "milliseconds")
+    if tpot_ms is not None and ttft_ms is not None and LEAST_TTFT_STEPS * ttft_ms < tpot_ms:
+        # The prompt's own pass is never that much shorter than a decode step.
+        raise fields.refuse("ttft_ms", ttft_ms, f"be milliseconds, as tpot_ms {tpot_ms:g} (seconds?)")
     output_tokens = fields.count("osl_tokens")
     if output_tokens == 1:
         tpot_ms = None  # a single token has no gap, whatever a tool writes
@@ -223,7 +237,7 @@ def _row(fields: _Fields) -> CorpusRow:
         concurrency=fields.count("concurrency"),
         ttft_s=None if ttft_ms is None else ttft_ms * MILLI,
         tpot_s=None if tpot_ms is None else tpot_ms * MILLI,
-        throughput_tokens_per_s=fields.positive("throughput_tok_s"),
+        throughput_tokens_per_s=fields.positive("throughput_tok_s", 0.0, MOST_TOKENS_PER_S, "tokens per second"),
         samples_count=fields.count("samples", 1),
         source=fields.fields.get("source", ""),
     )

@@ -20,6 +20,17 @@ from simcore.validate.predict_row import RowPrediction, blind, predict_row
 from simcore.validate.series import FeatureSource, fit_series
 from simcore.validate.waits import known_engine
 
+CELL_FITTED = "cell-fitted"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Rows of a series that are not scored, or count in another way than a reader would think, and why."""
+
+    series: str
+    rows_count: int
+    text: str
+
 
 @dataclass(frozen=True)
 class EvaluatedRow:
@@ -39,18 +50,21 @@ def evaluate(
     intervals: IntervalCalibration | None = None,
     feature_source: FeatureSource | None = None,
     refused: dict[str, str] | None = None,
+    notes: list[Note] | None = None,
 ) -> tuple[EvaluatedRow, ...]:
     """Every target row of `rows`, in file order. Raises InputError when a series cannot be used or nothing is scored.
 
-    With `refused` an unusable series is put there with its reason, and the others are scored.
+    With `refused` an unusable series is put there with its reason, and the others are scored. `notes` receives what
+    is left out, counted twice or known from an anchor.
     """
+    notes = [] if notes is None else notes
     learnt = learnt or calibration()
     intervals = intervals or interval_calibration()
     source = feature_source or card_features
     found: list[EvaluatedRow] = []
     first: InputError | None = None
     for name, members in by_series(rows).items():
-        targets = [row for row in members if row.role is Role.TARGET]
+        targets, known = _targets(name, members, notes), _fitted_cells(members)
         if not targets:
             continue
         try:
@@ -64,15 +78,52 @@ def evaluate(
         answered: dict[CorpusRow, RowPrediction] = {}
         for row in targets:
             question = replace(blind(row), line=0, source="")
-            if question not in answered:
-                answered[question] = predict_row(model, question)
+            try:
+                if question not in answered:
+                    answered[question] = predict_row(model, question)
+            except InputError as error:
+                if refused is None:
+                    raise
+                notes.append(Note(name, 1, f"line {row.line} is not scored: {error}"))
+                first = first or error
+                continue
             prediction = answered[question]
+            if _cell(row) in known:
+                prediction = replace(prediction, flags=tuple(sorted({*prediction.flags, CELL_FITTED})))
             found.append(EvaluatedRow(row, prediction, _scored(row, prediction, intervals), baselines(model, row)))
     if not found and first is not None:
         raise first
     if not found:
         raise InputError("role", "anchor", "be `target` in at least one row: only target rows are scored")
     return tuple(sorted(found, key=lambda item: item.row.line))
+
+
+def _targets(name: str, members: Sequence[CorpusRow], notes: list[Note]) -> list[CorpusRow]:
+    """The targets of a series; what a reader of the score must know goes to `notes`."""
+    targets = [row for row in members if row.role is Role.TARGET]
+    anchors = [row for row in members if row.role is Role.ANCHOR]
+    if not targets:
+        notes.append(Note(name, len(anchors), "not scored: the series has no target row"))
+        return []
+    unfitted = sum(row.tpot_s is None or row.is_disaggregated for row in anchors)
+    if 0 < unfitted < len(anchors):
+        notes.append(Note(name, unfitted, "anchor rows without a TPOT, or of two pools, are not fitted"))
+    repeats = len(members) - len({replace(row, line=0) for row in members})
+    if repeats:
+        notes.append(Note(name, repeats, "rows repeat another row exactly: each of them counts"))
+    known = _fitted_cells(members)
+    answered = sum(_cell(row) in known for row in targets)
+    if answered:
+        notes.append(Note(name, answered, "target rows are at a cell that is also an anchor row: they score the fit"))
+    return targets
+
+
+def _fitted_cells(members: Iterable[CorpusRow]) -> set[tuple[object, ...]]:
+    return {_cell(row) for row in members if row.role is Role.ANCHOR}
+
+
+def _cell(row: CorpusRow) -> tuple[object, ...]:
+    return row.layout, row.pools_label, row.prompt_tokens, row.output_tokens, row.length_range_ratio, row.concurrency
 
 
 def card_features(row: CorpusRow, layout: Layout) -> LayoutFeatures | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from simcore.units import MILLI
 from simcore.validate.baselines import BASELINES
-from simcore.validate.evaluate import EvaluatedRow
+from simcore.validate.evaluate import EvaluatedRow, Note
 from simcore.validate.metrics import QUANTITIES, Scored, abs_error_percent, coverage_percent, ranking
 
 LAW_TEXT = {
@@ -24,9 +24,13 @@ LAW_TEXT = {
 
 
 def report(
-    rows: Sequence[EvaluatedRow], *, law: str, refused: Mapping[str, str] = MappingProxyType({})
+    rows: Sequence[EvaluatedRow],
+    *,
+    law: str,
+    refused: Mapping[str, str] = MappingProxyType({}),
+    notes: Sequence[Note] = (),
 ) -> dict[str, Any]:
-    """The JSON document of the contract: series, overall, rows; the law chosen, simple transfers, refused series."""
+    """The JSON document of the contract: series, overall, rows; the law chosen, simple transfers, what was left out."""
     groups: dict[str, list[EvaluatedRow]] = {}
     for row in rows:
         groups.setdefault(row.row.series, []).append(row)
@@ -36,6 +40,7 @@ def report(
         "overall": _summary(rows),
         "rows": [_row(row) for row in rows],
         "refused": [{"series": name, "reason": reason} for name, reason in refused.items()],
+        "notes": [{"series": note.series, "rows": note.rows_count, "note": note.text} for note in notes],
     }
 
 

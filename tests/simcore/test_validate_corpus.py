@@ -7,7 +7,7 @@ import pytest
 from simcore.errors import FormatError, InputError
 from simcore.validate.cells import cells_of, lengths_by_shape
 from simcore.validate.corpus import Role, parse_corpus
-from simcore.validate.evaluate import evaluate
+from simcore.validate.evaluate import Note, evaluate
 
 HEADER = (
     "series,role,engine,model,accelerator,weights_dtype,tp,pp,dp,ep,attention_dp,pools,"
@@ -44,6 +44,12 @@ def test_pools_with_unknown_counts() -> None:
         (",16,185", ",1.5,185", "concurrency"),
         (",185,5.03", ",185,-1", "tpot_ms"),
         (",185,5.03", ",185,inf", "tpot_ms"),
+        (",185,5.03", ",185,1e9", "tpot_ms"),
+        (",185,5.03", ",1e9,5.03", "ttft_ms"),
+        (",185,5.03", ",185,0.00503", "tpot_ms"),
+        (",185,5.03", ",0.185,5.03", "ttft_ms"),
+        (",5.03,3071", ",5.03,1e9", "throughput_tok_s"),
+        (",16,185", ",1e9,185", "concurrency"),
         ("s,anchor", "s,anker", "role"),
         ("s,anchor", ",anchor", "series"),
         (",1024,1024,,", ",1024,1024,1.5,", "length_range_ratio"),
@@ -70,6 +76,35 @@ def test_unknown_missing_and_double_columns() -> None:
         parse_corpus(_text("a,b"))
     with pytest.raises(FormatError, match="at least 1"):
         parse_corpus(HEADER)
+
+
+def test_a_table_from_a_spreadsheet_reads_the_same() -> None:
+    """Windows line ends, capitals, columns in another order, unnamed empty ones."""
+    rows = parse_corpus(_text(GOOD))
+    assert parse_corpus(_text(GOOD).replace("\n", "\r\n")) == rows
+    assert parse_corpus(_text(GOOD, header=HEADER.upper())) == rows
+    assert parse_corpus(_text(GOOD + ",,", header=HEADER + ",,")) == rows
+    turned = [",".join(reversed(line.split(","))) for line in (HEADER, GOOD)]
+    assert parse_corpus("\n".join(turned)) == rows
+
+
+def test_nothing_is_left_out_in_silence() -> None:
+    """A series without a target, a target whose cell is an anchor's, repeats, anchors that hold no step."""
+    target = GOOD.replace("anchor", "target").replace(",16,185,5.03", ",32,300,6.0")
+    known = GOOD.replace("anchor", "target")
+    bare = GOOD.replace(",16,185,5.03,3071", ",8,185,,")
+    lone = GOOD.replace("s,anchor", "lone,anchor")
+    far = target.replace(",1024,1024,", ",1024,10000000,")
+    notes: list[Note] = []
+    rows = evaluate(parse_corpus(_text(GOOD, bare, target, target, known, far, lone)), refused={}, notes=notes)
+    assert [(row.row.line, "cell-fitted" in row.prediction.flags) for row in rows] == [(4, 0), (5, 0), (6, 1)]
+    said = [(note.series, note.rows_count, note.text) for note in notes]
+    for (series, count, text), fragment in zip(
+        said, ("are not fitted", "each of them counts", "they score the fit", "line 7 is not scored"), strict=False
+    ):
+        assert (series, count) == ("s", 1)
+        assert fragment in text
+    assert said[4:] == [("lone", 1, "not scored: the series has no target row")]
 
 
 def test_a_series_needs_an_anchor_and_a_corpus_a_target() -> None:

@@ -11,7 +11,7 @@ from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_co
 from simcore.errors import InputError
 from simcore.stepcost.width import WidthLaw
 from simcore.validate.corpus import read_corpus
-from simcore.validate.evaluate import evaluate
+from simcore.validate.evaluate import Note, evaluate
 from simcore.validate.ladders import ladders
 from simcore.validate.report import LAW_TEXT, report
 from simcore.validate.steps import is_steps_file, read_steps, steps_report
@@ -45,8 +45,9 @@ def run(corpus: str, law: str = WidthLaw.SPLIT_FLOOR.value) -> dict[str, Any]:
         return steps_report(read_steps(corpus), law=chosen)
     refused: dict[str, str] = {}
     corpus_rows = read_corpus(corpus)
-    rows = evaluate(corpus_rows, law=chosen, refused=refused)
-    return report(rows, law=chosen.value, refused=refused) | {"ladders": ladders(corpus_rows, rows)}
+    notes: list[Note] = []
+    rows = evaluate(corpus_rows, law=chosen, refused=refused, notes=notes)
+    return report(rows, law=chosen.value, refused=refused, notes=notes) | {"ladders": ladders(corpus_rows, rows)}
 
 
 def draw(result: dict[str, Any]) -> None:
@@ -77,6 +78,8 @@ def draw(result: dict[str, Any]) -> None:
             )
     for item in result["refused"]:
         console.print(f"refused: {item['series']}: {item['reason']}", style="red", markup=False)
+    for item in result.get("notes", []):
+        console.print(f"note: {item['series']}: {item['rows']} {item['note']}", markup=False)
     flagged = sorted({flag for row in result["rows"] for flag in row["flags"]})
     console.print("flags: " + (", ".join(flagged) or "none"))
 
