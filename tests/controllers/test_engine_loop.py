@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from inferasim_operator.engine import loop
 from inferasim_operator.engine.actions import ObjectKey
 from inferasim_operator.engine.loop import BACKOFF_MAX_S, Workers, backoff_s
 from inferasim_operator.engine.reconcile import Outcome
@@ -138,6 +139,18 @@ async def test_wake_after_and_neighbours() -> None:
     await passes.until(4)
     await workers.close()
     assert passes.count == 4
+
+
+def test_a_status_written_again_and_again_is_slowed_down() -> None:
+    """Ten at once cost nothing; a fight ends at one write in two seconds; what rests has its ten again."""
+    worker = loop._Worker()
+    assert [worker.write(100.0) for _ in range(12)] == [0.0] * 10 + [2.0, 4.0]
+    now_s, writes = 104.0, 0
+    while now_s < 164.0:
+        now_s += worker.write(now_s)
+        writes += 1
+    assert writes == 30
+    assert [worker.write(now_s + 1000.0) for _ in range(11)] == [0.0] * 10 + [2.0]
 
 
 def test_backoff_grows_and_is_bounded() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +19,7 @@ from tests.integration.harness import Cluster, Object, Operator, until
 from tests.integration.recording import Recorder, seconds
 
 MakeOperator = Callable[..., Operator]
+FIGHT_S = 30.0
 RESULTS = ("configmaps", "-l", "inferasim.dev/role=plan-result")
 
 
@@ -224,6 +227,34 @@ def test_a_status_written_by_others(cluster: Cluster, operator: MakeOperator) ->
     cluster.wait_for("anchorharvest", "harvest", ".status.observedGeneration", "1")
     later = [event for event in cluster.operator_writes()[writes:] if "servingplans" in event.uri]
     assert later == []
+
+
+def test_an_operator_of_another_version_fights_for_the_status(
+    cluster: Cluster, operator: MakeOperator, record: Recorder
+) -> None:
+    """Whatever we write, it writes its own word at once, for half a minute: no hot loop; then ours is the last word."""
+    op = operator(lease_s=60)
+    op.start()
+    cluster.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan())
+    good = cluster.wait("servingplan", "plan", "Ready")["status"]
+    op.until_settled("ServingPlan")
+    before = len(cluster.operator_writes())
+    path = f"/apis/inferasim.dev/v1alpha1/namespaces/{cluster.namespace}/servingplans/plan/status"
+    other = json.dumps({"status": {"summary": "says the other"}})
+    headers = {"Content-Type": "application/merge-patch+json"}
+    ends_s, pause = time.monotonic() + FIGHT_S, threading.Event()
+    with cluster.plane.http() as client:
+        while time.monotonic() < ends_s:
+            client.patch(path, content=other, headers=headers).raise_for_status()
+            pause.wait(0.05)
+    writes = [event for event in cluster.operator_writes()[before:] if event.uri.split("?")[0] == path]
+    until(lambda: cluster.get("servingplan", "plan")["status"] == good, "the status is what it was")
+    assert 10 <= len(writes) <= 10 + FIGHT_S / 2 + 2
+    record.row(
+        "another operator writes the status of a plan, again and again",
+        outcome="ten answers at once, then one in two seconds; when it ends, ours is the last word",
+        measured=f"{len(writes)} writes in {FIGHT_S:.0f} s",
+    )
 
 
 def test_a_finalizer_of_others(cluster: Cluster, operator: MakeOperator) -> None:

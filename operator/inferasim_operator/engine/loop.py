@@ -1,7 +1,8 @@
 """The loop: one asynchronous worker per object, woken by anything, that runs passes in threads.
 
 Level-triggered: a wake carries no content, many wakes while a pass runs are one more pass, and every object is looked
-at again after the kind's resync time. A failed pass is tried again with exponential backoff and jitter.
+at again after the kind's resync time. A failed pass is tried again with exponential backoff and jitter. An object whose
+status is written again and again (another operator says something else of it) is slowed down.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from inferasim_operator.engine.reconcile import Outcome
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 300.0
 JITTER_FRAC = 0.2
+WRITES_AT_ONCE = 10.0
+WRITES_PER_S = 0.5
 
 
 def backoff_s(failures_count: int, jitter: float) -> float:
@@ -32,6 +35,14 @@ class _Worker:
     versions: set[str | None] = field(default_factory=set)
     """The resourceVersions seen since the pass began; None stands for a wake of another origin."""
     task: asyncio.Task[None] | None = None
+    writes_left: float = WRITES_AT_ONCE
+    written_s: float = 0.0
+
+    def write(self, now_s: float) -> float:
+        """Note a status write; how long to wait until the next pass, so that over time there are WRITES_PER_S."""
+        grown = self.writes_left + (now_s - self.written_s) * WRITES_PER_S
+        self.writes_left, self.written_s = min(WRITES_AT_ONCE, grown) - 1.0, now_s
+        return max(0.0, -self.writes_left / WRITES_PER_S)
 
 
 class Workers:
@@ -109,6 +120,8 @@ class Workers:
                 await asyncio.sleep(min(BACKOFF_FIRST_S, backoff_s(failures_count, self._jitter())))
             else:
                 failures_count = 0
+            if outcome.written_version:
+                await asyncio.sleep(worker.write(loop.time()))
             at_rest_count = 0 if failures_count else 1
             metrics.objects_due.labels(self._kind).dec(at_rest_count)
             await self._wait(worker, outcome, failures_count)
