@@ -37,7 +37,7 @@ fuzz: setup ## Hostile input to every parser, for minutes; what it finds is kept
 	INFERASIM_FUZZ_EXAMPLES=2000 INFERASIM_PROPERTY_PROFILE=thorough $(PYTEST) tests/fuzz
 
 faults: setup ## Faults on a real API server, the long ones too; records the recovery times of docs/faults.md
-	INFERASIM_RECORD=1 $(PYTEST) tests/integration/test_faults.py tests/integration/test_fault_answers.py tests/integration/test_attacks.py
+	INFERASIM_RECORD=1 $(PYTEST) tests/integration/test_faults.py tests/integration/test_fault_answers.py tests/integration/test_fault_live.py tests/integration/test_attacks.py
 	$(PY) tools/faultdoc.py
 
 scale: setup ## 10,000 objects after a restart, 1,000 of an idle operator; records the figures of docs/faults.md
