@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from inferasim_operator.cli.app import COMMANDS, app
+from inferasim_operator.cli.output import LEAST_WIDTH, screen
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {"anchors": ("show", "check", "fit", "select"), "harvest": ("logs",)}
@@ -186,10 +187,17 @@ def test_no_colour_where_none_is_wanted() -> None:
     assert "kvBytesPerTokenPerRank" in found.stdout
 
 
-def test_a_narrow_screen_loses_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
+def test_a_narrow_screen_loses_no_figure() -> None:
     _, out, _ = invoke("anchors", "check", ANCHORS, COLUMNS="30")
     assert "…" not in out
+
+
+def test_a_dumb_terminal_loses_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An editor's or a serial console's: whatever its size, 80 columns are assumed, and our tables need more."""
+    for name, value in {"TERM": "dumb", "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    assert screen().is_dumb_terminal
+    assert screen().width >= LEAST_WIDTH
 
 
 @pytest.mark.parametrize("arguments", [("check", "-f", CHECK, "-o", "json"), ("check", "-f", CHECK)])

@@ -73,7 +73,10 @@ def screen() -> Console:
             raise BrokenPipeError
 
     found = Screen()
-    return found if found.width >= LEAST_WIDTH and found.is_terminal else Screen(width=max(found.width, LEAST_WIDTH))
+    if found.width >= LEAST_WIDTH and found.is_terminal:
+        return found
+    # The height too, or a terminal that calls itself dumb stays 80 columns wide.
+    return Screen(width=max(found.width, LEAST_WIDTH), height=found.height)
 
 
 def note(text: str) -> None:
