@@ -21,6 +21,7 @@ from inferasim_operator.cli.options import Report
 from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes, screen, write_page
 from inferasim_operator.kinds.servingplan.inputs import trace_data
 from inferasim_operator.kinds.servingplan.render import TRACE_KEY
+from inferasim_operator.plan_explanation import from_result
 from inferasim_operator.planning import compute_plan
 from inferasim_operator.report.numbers import layout as layout_text
 from simcore.errors import FormatError, InputError, UnknownNameError
@@ -30,6 +31,8 @@ ANCHOR_KEY = "anchor.json"
 CONFIG_KEY = "config.json"
 LEDGER = "ledger"
 KEY_VARIABLE = "INFERASIM_AGENT_KEY"
+HARVESTS_SHOWN = 3
+"""People choose among the first; the rest is in the document."""
 
 
 def gather(paths: list[str]) -> dict[str, Any]:
@@ -149,7 +152,6 @@ def plan(
 
 
 def _page(result: Mapping[str, Any]) -> str:
-    from inferasim_operator.plan_explanation import from_result
     from inferasim_operator.report import plan as page
 
     return page.render(result, explanation=from_result(result))
@@ -226,6 +228,7 @@ def draw(result: Mapping[str, Any]) -> None:
         )
     if result["selected"]:
         console.print(table)
+    stops = {tier["tier"]: tier["blocked"]["why"] for tier in from_result(result)["tiers"] if tier["blocked"]}
     for choice in result["selected"]:
         interval = choice["predicted"]["interval80"]
         console.print(f"  [bold]{choice['tier']}[/bold]: {choice['reason']}", highlight=False, soft_wrap=True)
@@ -236,6 +239,8 @@ def draw(result: Mapping[str, Any]) -> None:
             highlight=False,
             soft_wrap=True,
         )
+        if choice["tier"] in stops:
+            console.print(f"    {stops[choice['tier']]}", highlight=False, soft_wrap=True)
     _draw_mix(console, result.get("mix"))
     for binding in result["binding"]:
         nearest = binding.get("nearest")
@@ -250,12 +255,15 @@ def draw(result: Mapping[str, Any]) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    for harvest in result["recommendedHarvests"]:
+    harvests = result["recommendedHarvests"]
+    for harvest in harvests[:HARVESTS_SHOWN]:
         console.print(
             f"  harvest {harvest['engine']} {layout_text(harvest['layout'])}: {harvest['reason']}",
             highlight=False,
             soft_wrap=True,
         )
+    if len(harvests) > HARVESTS_SHOWN:
+        console.print(f"  and {len(harvests) - HARVESTS_SHOWN} harvests that bring less: -o json", highlight=False)
     counts = result["candidates"]
     console.print(
         f"  {counts['scored']} candidates, {counts['simulations']} simulations, {counts['refused']} layouts refused",
