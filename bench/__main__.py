@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 BENCHES = ("bench_stepcost", "bench_des", "bench_search", "bench_shards")
-PEERS = ("bench_point", "bench_peer")
+PEERS = ("bench_arrivals", "bench_point", "bench_peer")
 
 
 def main() -> int:

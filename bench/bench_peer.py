@@ -9,14 +9,12 @@ the search alone, which a shared machine disturbs least. Exits 1 below ten times
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.peers import ask, interpreter
 from simcore.cards.layout import Engine
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.laws.handoff import HandoffBackend
@@ -27,7 +25,6 @@ from simcore.search import plan, split
 PACKAGE = "aiconfigurator==0.12.0"
 GPUS, NODES = 32, 4
 FLOOR = 10.0
-PEER_LIMIT_S = 900
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Clients; a simulated run takes longer the more there are (about 0.8 ms at 4, 6 ms at 256)."""
 
@@ -49,28 +46,6 @@ CASES = (
 )
 
 
-def peer() -> Path | str:
-    """The interpreter that has it, installed if need be; or why there is none."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "inferasim-bench" / PACKAGE.replace("==", "-")
-    command = folder / "bin" / "python"
-    if (folder / "bin" / "aiconfigurator").exists():
-        return command
-    for step in (
-        [sys.executable, "-m", "venv", str(folder)],
-        [str(folder / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", PACKAGE],
-    ):
-        try:
-            done = subprocess.run(step, check=False, capture_output=True, text=True, timeout=PEER_LIMIT_S)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"{PACKAGE} cannot be installed: {error}"
-        if done.returncode:
-            return (
-                f"{PACKAGE} cannot be installed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1][:200]}"
-            )
-    return command
-
-
 PEER_SCRIPT = """
 import json, logging, os, re, sys
 rows = {}
@@ -86,24 +61,19 @@ import aiconfigurator.cli.main as command
 command.logger.addHandler(Rows())
 command.logger.setLevel(logging.INFO)
 cpu = os.times()
-cli_default(**json.loads(sys.argv[1]))
-print("PEER " + json.dumps([rows, sum(os.times()[:4]) - sum(cpu[:4])]))
+cli_default(**json.load(sys.stdin))
+print(json.dumps([rows, sum(os.times()[:4]) - sum(cpu[:4])]))
 """
 
 
-def ask_peer(command: Path, case: Case) -> tuple[dict[str, int], float] | str:
+def ask_peer(python: Path, case: Case) -> tuple[dict[str, int], float] | str:
     """Result rows by kind and CPU seconds of its search, or why it has none."""
     question = {"model_path": case.peer_model, "total_gpus": GPUS, "system": "h200_sxm", "backend": case.peer_backend}
     question |= {"isl": case.prompt_tokens, "osl": case.output_tokens}
-    arguments = [str(command), "-c", PEER_SCRIPT, json.dumps(question)]
-    try:
-        done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=PEER_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return f"no answer in {PEER_LIMIT_S} s"
-    told = [line for line in done.stdout.splitlines() if line.startswith("PEER ")]
-    if not told:
-        return f"exit code {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1][:200]}"
-    rows, cpu_s = json.loads(told[-1].removeprefix("PEER "))
+    told = ask(python, ["-c", PEER_SCRIPT], question)
+    if isinstance(told, str):
+        return told
+    rows, cpu_s = told
     return (rows, cpu_s) if rows else "it reports no rows"
 
 
@@ -127,7 +97,7 @@ def ask_us(case: Case) -> tuple[int, int, float]:
 
 def main() -> int:
     """Ask both; judge."""
-    command = peer()
+    python = interpreter(PACKAGE)
     worst = 0
     ask_us(Case("Qwen3-32B-FP8", "", "", 1024, 2))  # loads the compiled simulator
     for case in CASES:
@@ -138,7 +108,7 @@ def main() -> int:
             f"in {seconds:.1f} CPU s, {ours:.0f}/s",
             flush=True,
         )
-        found = command if isinstance(command, str) else ask_peer(command, case)
+        found = python if isinstance(python, str) else ask_peer(python, case)
         if isinstance(found, str):
             print(f"  {PACKAGE}: skipped: {found}")
             continue

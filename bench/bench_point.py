@@ -7,12 +7,11 @@ ours is a step law built from the cards and 640 requests simulated one by one on
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 
 from bench.bench_des import best
-from bench.bench_peer import PACKAGE, PEER_LIMIT_S, peer
+from bench.bench_peer import PACKAGE
+from bench.peers import ask, interpreter
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.prediction.predictor import Mode, Predictor, Setting
@@ -48,18 +47,12 @@ def main() -> int:
     ours()  # loads the compiled kernel
     mine = best(ours)
     print(f"ours: {mine * 1e3:.1f} ms", flush=True)
-    command = peer()
-    if isinstance(command, str):
-        print(f"{PACKAGE}: skipped: {command}")
+    python = interpreter(PACKAGE)
+    theirs = python if isinstance(python, str) else ask(python, ["-c", THEIRS], None)
+    if isinstance(theirs, str):
+        print(f"{PACKAGE}: skipped: {theirs}")
         return 0
-    python = command.parent / "python"
-    done = subprocess.run(
-        [str(python), "-c", THEIRS], check=False, capture_output=True, text=True, timeout=PEER_LIMIT_S
-    )
-    if done.returncode:
-        print(f"{PACKAGE}: no answer: {(done.stderr.strip().splitlines() or [''])[-1][:200]}")
-        return 0
-    first, *warm = json.loads(done.stdout.strip().splitlines()[-1])
+    first, *warm = theirs
     print(f"{PACKAGE}: {min(warm) * 1e3:.0f} ms, the first {first * 1e3:.0f} ms; ratio {min(warm) / mine:,.0f}")
     return 0 if mine < min(warm) else 1
 
