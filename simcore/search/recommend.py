@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
 
@@ -71,17 +71,34 @@ def recommend(answer: Answer, mode: str, rule: TierRule | None = None) -> tuple[
     """Harvests, most useful first: engines without any anchor, then layouts that no anchor measured, by their gain.
 
     A layout that was refused for want of an anchor stands for its engine's narrowest such layout, because one narrow
-    sweep covers the wider ones.
+    sweep covers the wider ones. Layouts whose attention runs alike (tensor and attention data parallel) are named once,
+    by the one worth most: what is not known of them is mostly the same, and one measurement tells it of all.
     """
     unknown = _engines_without(answer, mode)
     names = {harvest.engine for harvest in unknown}
-    best: dict[tuple[object, ...], Harvest] = {}
+    alike: dict[tuple[object, ...], list[tuple[Harvest, str]]] = {}
     for choice in answer.choices:
         for key, harvest in _of_tier(answer.candidates, choice, rule or default_rule()).items():
-            if key not in best or _order(harvest) < _order(best[key]):
-                best[key] = harvest
-    known = sorted((harvest for harvest in best.values() if harvest.engine not in names), key=_order)
+            if harvest.engine not in names:
+                *option, layout = key
+                assert isinstance(layout, Layout)  # noqa: S101 - as `_measured_as` makes it
+                widths = (*option, layout.tensor_parallel, layout.attention_data_parallel)
+                alike.setdefault(widths, []).append((harvest, choice.tier.name))
+    known = sorted(map(_for_all, alike.values()), key=_order)
     return (*unknown, *known)[:MOST_COUNT]
+
+
+def _for_all(members: Sequence[tuple[Harvest, str]]) -> Harvest:
+    """The one of several that is worth most, with the layouts and tiers that its measurement would decide too."""
+    best, tier = min(members, key=lambda member: _order(member[0]))
+    others = sorted({harvest.layout for harvest, _ in members} - {best.layout})
+    tiers = dict.fromkeys(name for _, name in members if name != tier)
+    words = [best.reason]
+    if others:
+        words.append(f"it also decides {', '.join(layout.label() for layout in others)}")
+    if tiers:
+        words.append(f"it bears on {', '.join(tiers)} too")
+    return replace(best, reason="; ".join(words))
 
 
 def _order(harvest: Harvest) -> tuple[object, ...]:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from simcore.anchors.schema import anchor_from
 from simcore.cards.layout import Engine
 from simcore.errors import InputError, UnknownNameError
+from simcore.prediction.predictor import Mode
+from simcore.prediction.shapes import EngineOption
 from simcore.search.levers import LeverKind, Source, lever, levers
+from simcore.search.space import Cluster, Space
+from tests import builders
 from tests.search_spaces import space
 
 # Rows of Table 4 by the lever that stands for them, transcribed from the paper.
@@ -104,6 +113,26 @@ def test_speculation_is_offered_only_with_heads_and_measured_acceptance() -> Non
     """Public case B07: no acceptance, no speculation. Llama-3.1-8B has no MTP heads."""
     assert space(model="Llama-3.1-8B").legal_values["speculation.method"] == ("none",)
     assert "MTP" in space(model="DeepSeek-V4-Pro").legal_values["speculation.method"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "checks", "offered"),
+    [
+        ("fp8_e4m3", [{"name": "output", "verdict": "pass", "detail": ""}], ("bf16", "fp8")),
+        ("fp8", [{"name": "output", "verdict": "flag", "detail": ""}], ("bf16",)),
+        ("fp8", [], ("bf16",)),
+        ("bf16", [], ("bf16",)),
+    ],
+)
+def test_fp8_kv_is_offered_only_where_its_outputs_have_passed(dtype: str, checks: list[Any], offered: Any) -> None:
+    """Public case A24: as fast as the right numbers, and garbage; `fp8_e4m3` is another word for `fp8`."""
+    plain = json.loads(builders.anchor().to_json())
+    plain["signature"]["kvDtype"] = dtype
+    plain["provenance"]["checks"] = checks
+    setting = replace(space(model="Llama-3.1-8B").setting, anchors={"a": anchor_from(plain, "a")}, mode=Mode.ANCHORED)
+    cluster = Cluster(gpus_per_node=8, nodes_count=1, gpu_budget_count=1)
+    made = Space(setting, EngineOption(Engine.SGLANG), cluster, concurrencies=(1,), objective="decodeThroughputPerGpu")
+    assert made.legal_values["kvDtype"] == offered
 
 
 def test_expert_parallel_values_are_those_the_engine_can_say() -> None:

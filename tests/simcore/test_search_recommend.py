@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from inferasim_operator import planning
 from simcore.search.recommend import gain_of_choice, gain_of_option
 from tests import builders
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOG_SD = 0.1
 
 
@@ -57,6 +60,20 @@ def test_an_answer_names_the_layouts_that_nobody_measured() -> None:
     for item in found:
         assert 0 <= item["changePermille"] <= 1000
         assert item["intervalPermille"] > 0
+
+
+def test_layouts_with_the_same_attention_are_named_once() -> None:
+    """A mixture of experts measured at TP1: every EP of a width is a rival, and one harvest stands for them all."""
+    anchor = json.loads((EXAMPLES / "anchors" / "qwen3.6-35b-a3b-sglang-mi355x-tp1.json").read_text(encoding="utf-8"))
+    spec = yaml.safe_load((EXAMPLES / "plan.yaml").read_text(encoding="utf-8"))["spec"]
+    found = planning.compute_plan({"spec": spec, "anchors": {"a": anchor}})["recommendedHarvests"]
+    widths = [(item["layout"]["tensorParallel"], item["layout"].get("attentionDataParallel", 1)) for item in found]
+    assert len(widths) == len(set(widths)) >= 4
+    first = next(item for item in found if item["layout"].get("attentionDataParallel") == 8)
+    named = first["layout"].get("expertParallel", 1)
+    others = {1, 2, 4, 8} - {named}
+    told = first["reason"].partition("it also decides ")[2].partition(";")[0].split(", ")
+    assert len(told) == len(others)
 
 
 def test_an_engine_without_any_anchor_comes_first_and_its_gain_is_not_known() -> None:
