@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 CLUSTER ?= embedded
 PYTEST := $(PY) -m pytest -q --durations=10
 
-.PHONY: help setup demo test unit slow integration fuzz faults scale lint types layers generate verify e2e harvest-cpu engine-parsers bench accuracy lock clean
+.PHONY: help setup demo test unit slow integration browser fuzz faults scale lint types layers generate verify e2e harvest-cpu engine-parsers bench accuracy lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -32,6 +32,10 @@ unit: setup ## Unit, property and contract tests only: under two minutes, no net
 
 integration: setup ## Tests on a real API server
 	$(PYTEST) -m "not slow" tests/integration e2e/tests
+
+browser: setup ## The pages in a real Chromium (installed as root on Debian; elsewhere skipped, loudly)
+	bash tools/chromium.sh
+	$(PYTEST) tests/browser
 
 fuzz: setup ## Hostile input to every parser, for minutes; what it finds is kept in tests/fuzz/corpus
 	INFERASIM_FUZZ_EXAMPLES=2000 INFERASIM_PROPERTY_PROFILE=thorough $(PYTEST) tests/fuzz

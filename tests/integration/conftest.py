@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from e2e import controlplane
+from tests.integration import rights
 from tests.integration.harness import ROOT, STAND_IN, Cluster, Operator
 from tests.integration.recording import Recorder
 
@@ -20,6 +21,7 @@ def control_plane() -> Iterator[controlplane.ControlPlane]:
         plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
         plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
         yield plane
+        rights.record(plane)
 
 
 @pytest.fixture

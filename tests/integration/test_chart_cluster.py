@@ -18,7 +18,7 @@ from e2e import controlplane
 from e2e.errors import KubectlError
 from tests import builders
 from tests.conditions import assert_conditions
-from tests.integration import chart
+from tests.integration import chart, rights
 from tests.integration.harness import ROOT, Cluster, until
 
 CRDS = ("anchorharvests.inferasim.dev", "deploymentmixes.inferasim.dev", "servingplans.inferasim.dev")
@@ -31,6 +31,7 @@ def plane() -> Iterator[Plane]:
     """A control plane of the test's own: the tests replace CRDs, and what one leaves must not reach the next."""
     with controlplane.ControlPlane(audit=True) as own:
         yield own
+        rights.record(own)
 
 
 @pytest.fixture
