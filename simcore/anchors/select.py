@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -17,6 +17,8 @@ from simcore.anchors.checks import Verdict, canonical_partition, check_anchor
 from simcore.anchors.schema import Anchor, GraphCapture, Speculation
 from simcore.cards.accelerator import is_cpu
 from simcore.cards.formats import canonical_format
+from simcore.cards.kv_dtype import canonical_kv_dtype
+from simcore.cards.labels import PLANNING_PARTITION
 from simcore.cards.library import known_model
 from simcore.errors import NoAnchorError, UnknownNameError
 
@@ -240,13 +242,14 @@ def _defining(target: Target, anchor: Anchor) -> list[tuple[str, object, object,
     )
     add("engine", sign.engine, target.engine, _folded(sign.engine) == _folded(target.engine))
     add("model", sign.model, target.model, same_model(sign.model, target.model))
-    for name, held, asked in (
-        ("weightsDtype", sign.weights_dtype, target.weights_dtype),
-        ("activationDtype", sign.activation_dtype, target.activation_dtype),
-        ("kvDtype", sign.kv_dtype, target.kv_dtype),
-        ("expertDtype", sign.expert_dtype, target.expert_dtype),
+    for name, held, asked, known in (
+        ("weightsDtype", sign.weights_dtype, target.weights_dtype, canonical_format),
+        ("activationDtype", sign.activation_dtype, target.activation_dtype, canonical_format),
+        ("kvDtype", sign.kv_dtype, target.kv_dtype, canonical_kv_dtype),
+        ("expertDtype", sign.expert_dtype, target.expert_dtype, canonical_format),
     ):
-        add(name, held, asked, held is not None and asked is not None and _format(held) == _format(asked))
+        same = held is not None and asked is not None and _format(held, known) == _format(asked, known)
+        add(name, held, asked, same)
     for name, held, asked in (
         ("engineVersion", sign.engine_version, target.engine_version),
         ("attentionBackend", sign.attention_backend, target.attention_backend),
@@ -254,7 +257,10 @@ def _defining(target: Target, anchor: Anchor) -> list[tuple[str, object, object,
         ("graphCapture.mode", _mode(sign.graph_capture), target.graph_capture_mode),
     ):
         add(name, held, asked, held is not None and asked is not None and _folded(held) == _folded(asked))
-    held_partition, asked_partition = sign.partition, target.partition
+    # Whole GPUs are what nobody mentions: an anchor without a partition never stands for a part (public case A26).
+    asked_partition = target.partition
+    is_split = asked_partition is not None and canonical_partition(asked_partition) != PLANNING_PARTITION
+    held_partition = sign.partition or (PLANNING_PARTITION if is_split else None)
     add(
         "partition",
         held_partition,
@@ -347,9 +353,9 @@ def _is_cpu(anchor: Anchor) -> bool:
     return is_cpu(anchor.signature.accelerator) or architecture.lower() in ("x86_64", "aarch64", "arm64", "cpu")
 
 
-def _format(dtype: str) -> str:
+def _format(dtype: str, known: Callable[[str], str] = canonical_format) -> str:
     try:
-        return canonical_format(dtype)
+        return known(dtype)
     except UnknownNameError:
         return _folded(dtype)
 

@@ -32,7 +32,7 @@ def stated_kv_dtype(card: ModelCard, engine: Engine | None) -> str:
 
 
 def kv_dtype_name(dtype: str | None, *, card: ModelCard, engine: Engine | None = None) -> str:
-    """The one name of a KV format: `fp8_e4m3` and `fp8` are the same (public case A24), `fp8_e5m2` is another.
+    """The KV format that a model runs with: `fp8_e4m3` and `fp8` are the same (public case A24), `fp8_e5m2` is another.
 
     None or `auto` is what the checkpoint states, where `engine` (any, when None) takes that for `auto`, else the
     model's unquantised format. Raises UnknownNameError.
@@ -40,13 +40,19 @@ def kv_dtype_name(dtype: str | None, *, card: ModelCard, engine: Engine | None =
     text = "" if dtype is None else str(dtype).strip().lower()
     if text in ("", "auto"):
         return stated_kv_dtype(card, engine) or canonical_format(card.dtypes.embeddings)
+    return canonical_kv_dtype(text)
+
+
+def canonical_kv_dtype(dtype: str, field: str = "kvDtype") -> str:
+    """The one name of a KV format that is not `auto`. Raises UnknownNameError."""
+    text = dtype.strip().lower()
     if text in _E4M3:
         return "fp8"
     if text in _E5M2:
         return "fp8_e5m2"
     if text == DS_MLA or text in PER_TOKEN_HEAD:
         return text
-    return canonical_format(text, "kvDtype")
+    return canonical_format(text, field)
 
 
 def is_fp8_kv(name: str) -> bool:

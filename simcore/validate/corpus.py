@@ -97,6 +97,11 @@ class CorpusRow:
 
 def read_corpus(path: str | Path) -> tuple[CorpusRow, ...]:
     """Rows of the CSV file at `path`, in file order. Raises FormatError naming line and field."""
+    return parse_corpus(read_text(path), Path(path).name)
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a table; bounded. Raises FormatError."""
     place = Path(path)
     try:
         with place.open("rb") as stream:
@@ -106,7 +111,7 @@ def read_corpus(path: str | Path) -> tuple[CorpusRow, ...]:
         raise unreadable(path, error, "be a readable UTF-8 CSV file") from error
     if len(data) > MAX_CORPUS_BYTES:
         raise FormatError(place.name, None, "file", f"over {MAX_CORPUS_BYTES} bytes", "be at most 64 MiB")
-    return parse_corpus(text, place.name)
+    return text
 
 
 def parse_corpus(text: str, where: str = "corpus") -> tuple[CorpusRow, ...]:

@@ -7,6 +7,7 @@ The laws are checked here without any scheduler in between: a decode step of b r
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from simcore.stepcost.features import LayoutFeatures, layout_features
 from simcore.stepcost.width import WidthLaw
 from simcore.units import MILLI
 from simcore.validate.cells import Cell
+from simcore.validate.corpus import read_text
 from simcore.validate.layout_fit import FittedLayout, Prefill
 from simcore.validate.project import Projection
 from simcore.validate.report import LAW_TEXT
@@ -71,17 +73,15 @@ def is_steps_file(path: str | Path) -> bool:
 def read_steps(path: str | Path) -> tuple[StepRow, ...]:
     """Context and decode steps of runs whose cell names its widths; other rows are left out. Raises FormatError."""
     name = Path(path).name
-    rows: list[StepRow] = []
-    with Path(path).open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.DictReader(stream, strict=True)
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    try:
         missing = [column for column in STEP_COLUMNS if column not in (reader.fieldnames or ())]
         if missing:
             raise FormatError(name, 1, "header", ",".join(reader.fieldnames or ())[:80], f"hold column `{missing[0]}`")
-        for raw in reader:
-            row = _step_row(raw, name, reader.line_num)
-            if row is not None:
-                rows.append(row)
-    return tuple(rows)
+        found = [_step_row(raw, name, reader.line_num) for raw in reader]
+    except csv.Error as error:
+        raise FormatError(name, reader.reader.line_num, "row", str(error), "be CSV") from error
+    return tuple(row for row in found if row is not None)
 
 
 def _step_row(raw: dict[str, str], where: str, line: int) -> StepRow | None:
@@ -100,14 +100,17 @@ def _step_row(raw: dict[str, str], where: str, line: int) -> StepRow | None:
         raise FormatError(where, line, "latency_ms_median", raw["latency_ms_median"], "be a positive number")
     if not is_decode and _count(raw, "ctx_kv_tokens", where, line):
         return None  # a later chunk of a prompt: neither a whole prefill nor a decode
-    layout = Layout(tensor_parallel=int(match[1]), expert_parallel=int(match[2]))
+    try:
+        layout = Layout(tensor_parallel=int(match[1]), expert_parallel=int(match[2]))
+    except InputError as error:
+        raise FormatError(where, line, "cell", raw["cell"], "name widths from 1 to 4096") from error
     return StepRow(line, raw["run"], model, layout, raw["phase"], max(batch, 1), max(tokens, 1), step_s)
 
 
 def _count(raw: dict[str, str], name: str, where: str, line: int) -> int:
     try:
         value = int(float(raw[name]))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise FormatError(where, line, name, raw[name], "be an integer") from error
     if not 0 <= value <= 10**8:
         raise FormatError(where, line, name, raw[name], "be an integer from 0 to 100,000,000")

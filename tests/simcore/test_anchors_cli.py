@@ -83,3 +83,11 @@ def test_single_wave_steps_by_hand() -> None:
     assert anchor.packed_prefill is not None
     assert anchor.packed_prefill.points[0].milliseconds == pytest.approx((114.22 + 123.33) / 2, abs=0.01)
     assert anchor.provenance.source == "paper"
+
+
+def test_select_knows_the_words_of_its_options() -> None:
+    for option, value in (("--kv-dtype", "fp9"), ("--weights-dtype", "w3"), ("--graph-capture", "most")):
+        result = runner.invoke(app, ["select", str(EXAMPLES), *TARGET, option, value])
+        assert result.exit_code == 2
+        assert option in result.stderr
+        assert len(result.stderr.splitlines()) == 1

@@ -104,6 +104,7 @@ def test_an_equal_anchor_is_taken_without_flags() -> None:
         ({"graphCapture": {"mode": "piecewise", "sizes": [1]}}, "graphCapture.mode"),
         ({"speculation": {"method": "mtp", "depth": 1, "acceptanceLength": 1.8}}, "speculation: anchor runs mtp"),
         ({"partition": "dpx_nps1"}, "partition: anchor has dpx_nps1, target asks spx_nps1"),
+        ({"kvDtype": "fp8_e5m2"}, "kvDtype: anchor has fp8_e5m2, target asks fp8"),
         ({"acceleratorArchitecture": "x86_64", "accelerator": "CPU"}, "CPU"),
         ({"realWeights": False}, "check real-weights failed"),
         ({"checks": [{"name": "served-length", "verdict": "refuse", "detail": "5128"}]}, "check served-length failed"),
@@ -249,3 +250,13 @@ def test_fp8_kv_that_nobody_asked_for_is_flagged_unless_its_output_was_checked()
     plain = anchor(kvDtype="bf16")
     assert select_anchor(open_target, [anchor(), plain]).chosen == plain
     assert select_anchor(open_target, [anchor(**checked)]).adopted is not None
+
+
+def test_an_anchor_without_a_partition_stands_for_whole_gpus_only() -> None:
+    """Public case A26: what was measured on one partition mode matches no node in another."""
+    unknown = anchor(partition=None)
+    whole = select_anchor(TARGET, [unknown])
+    assert (whole.chosen, whole.flags) == (unknown, ("unverified-signature",))
+    split = select_anchor(replace(TARGET, partition="cpx_nps4"), [unknown])
+    assert split.chosen is None
+    assert "target asks cpx_nps4" in " ".join(*split.refusals.values())

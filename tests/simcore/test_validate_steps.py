@@ -55,9 +55,14 @@ def test_file_is_told_by_its_header_and_bad_fields_name_their_line(tmp_path: Pat
     assert len(read_steps(path)) == 1
     with pytest.raises(InputError, match="two tensor-parallel widths"):
         steps_report(read_steps(path))
-    path.write_text(f"{HEADER}\n{good.replace('13.3', '-1')}\n", encoding="utf-8")
-    with pytest.raises(FormatError, match="line 2: `latency_ms_median`"):
-        read_steps(path)
+    for old, new, field in (
+        ("13.3", "-1", "latency_ms_median"), ("0,1,256", "0,inf,256", "decode_requests"), ("tp1_", "tp0_", "cell"),
+        ("0,1,256,5,13.3,13,14", "0", "decode_requests"), (",13,14", ',13,"14', "row"),
+        ("x_qwen32_x", "x" * 200_000, "row"),
+    ):  # fmt: skip
+        path.write_text(f"{HEADER}\n{good.replace(old, new)}\n", encoding="utf-8")
+        with pytest.raises(FormatError, match=f"line [23]: `{field}`"):
+            read_steps(path)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the open step table is not beside the checkout")

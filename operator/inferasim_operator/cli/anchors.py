@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.table import Table
@@ -11,8 +11,10 @@ from rich.table import Table
 from inferasim_operator.cli.fit import fit
 from inferasim_operator.cli.output import EXIT_INFEASIBLE, EXIT_OK, Format, emit, exit_codes, screen
 from simcore.anchors.checks import CheckResult, Verdict, check_anchor, worst
-from simcore.anchors.schema import Anchor, load_anchor
+from simcore.anchors.schema import Anchor, GraphCapture, load_anchor
 from simcore.anchors.select import Selection, Target, anchor_key, select_anchor
+from simcore.cards.formats import canonical_format
+from simcore.cards.kv_dtype import canonical_kv_dtype
 from simcore.errors import InputError
 
 app = typer.Typer(help="Inspect, check, fit and select anchors.", no_args_is_help=True, add_completion=False)
@@ -70,9 +72,9 @@ def select(
     accelerator: Annotated[str, typer.Option(help="Product, e.g. MI355X.")],
     engine: Annotated[str, typer.Option(help="VLLM, SGLang or ATOM.")],
     model: Annotated[str, typer.Option(help="Checkpoint, e.g. Llama-3.1-8B.")],
-    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", "--tp", min=1)] = 1,
-    expert_parallel: Annotated[int, typer.Option("--expert-parallel", "--ep", min=1)] = 1,
-    attention_data_parallel: Annotated[int, typer.Option(min=1)] = 1,
+    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", "--tp", min=1, max=4096)] = 1,
+    expert_parallel: Annotated[int, typer.Option("--expert-parallel", "--ep", min=1, max=4096)] = 1,
+    attention_data_parallel: Annotated[int, typer.Option(min=1, max=4096)] = 1,
     weights_dtype: Annotated[str | None, typer.Option()] = None,
     activation_dtype: Annotated[str | None, typer.Option()] = None,
     kv_dtype: Annotated[str | None, typer.Option()] = None,
@@ -90,6 +92,17 @@ def select(
 ) -> None:
     """The anchor a target gets and why not the others; exit code 1 when none applies."""
     with exit_codes():
+        for option, dtype, known in (
+            ("--weights-dtype", weights_dtype, canonical_format),
+            ("--activation-dtype", activation_dtype, canonical_format),
+            ("--expert-dtype", expert_dtype, canonical_format),
+            ("--kv-dtype", kv_dtype, canonical_kv_dtype),
+        ):
+            if dtype is not None:
+                known(dtype, option)
+        modes = get_args(GraphCapture.model_fields["mode"].annotation)
+        if graph_capture is not None and graph_capture not in modes:
+            raise InputError("--graph-capture", graph_capture, "be one of " + ", ".join(modes))
         target = Target(
             accelerator=accelerator,
             engine=engine,
@@ -99,7 +112,7 @@ def select(
             attention_data_parallel=attention_data_parallel,
             weights_dtype=weights_dtype,
             activation_dtype=activation_dtype,
-            kv_dtype=kv_dtype,
+            kv_dtype=None if kv_dtype == "auto" else kv_dtype,
             expert_dtype=expert_dtype,
             engine_version=engine_version,
             image=image,
