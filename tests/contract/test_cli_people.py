@@ -152,6 +152,13 @@ def test_a_slip_in_a_file_names_its_place_the_value_and_what_to_do(
     assert says in error
 
 
+def test_a_forgotten_anchor_is_told_apart_from_one_that_nobody_measured() -> None:
+    code, out, error = invoke("plan", "-f", PLAN)
+    assert (code, error) == (1, "inferasim: no anchor was handed in: name a file or folder of them with another -f\n")
+    assert "no anchor applies" in out
+    assert invoke("explain", PLAN)[0] == 0
+
+
 @pytest.mark.parametrize("written", [b"\r\n", b"\n"], ids=["windows", "unix"])
 def test_line_ends_and_byte_order_marks_change_nothing(tmp_path: Path, written: bytes) -> None:
     changed = tmp_path / "case.yaml"

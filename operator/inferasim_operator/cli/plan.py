@@ -18,7 +18,7 @@ from inferasim_operator.api.v1alpha1.common import API_VERSION
 from inferasim_operator.api.v1alpha1.servingplan import SearchMethod
 from inferasim_operator.cli import documents
 from inferasim_operator.cli.options import Report
-from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes, screen, write_page
+from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes, note, screen, write_page
 from inferasim_operator.kinds.servingplan.inputs import trace_data
 from inferasim_operator.kinds.servingplan.render import TRACE_KEY
 from inferasim_operator.plan_explanation import from_result
@@ -148,6 +148,8 @@ def plan(
         emit(result, output, draw)
         write_page(report, _page, result)
         if not result["feasible"]:
+            if not request["anchors"]:
+                note("no anchor was handed in: name a file or folder of them with another -f")
             raise SystemExit(EXIT_INFEASIBLE)
 
 
