@@ -11,6 +11,7 @@ from simcore.errors import InputError
 from simcore.laws.handoff import HandoffBackend, handoff_link
 from simcore.legality import Verdict, judge_pair
 from simcore.prediction.describe import split_prediction
+from simcore.prediction.open_loop import interval_under_arrivals
 from simcore.prediction.outcome import load_flags, most_running, simulated_outcome
 from simcore.prediction.predictor import Predictor
 from simcore.prediction.result import Prediction
@@ -98,4 +99,5 @@ def predict_split(
     if deployment.pool.host_tier is not None:
         flags = (*flags, "host-tier-modelled")
     flags = (*flags, *found.flags, *load_flags(outcome, workload))
-    return replace(found, concurrency=workload.clients, flags=tuple(sorted(set(flags))))
+    interval80 = interval_under_arrivals(found, deployment, workload, seed=seed, warmup_requests=warmup_requests)
+    return replace(found, concurrency=workload.clients, interval80=interval80, flags=tuple(sorted(set(flags))))

@@ -27,6 +27,7 @@ from simcore.prediction.costs import CostRequest, Speculation, build_cost
 from simcore.prediction.describe import Priced, Served, prediction_of
 from simcore.prediction.engines import EngineDefaults, engine_defaults
 from simcore.prediction.facts import ReplicaFacts
+from simcore.prediction.open_loop import interval_under_arrivals
 from simcore.prediction.outcome import (
     closed_loop_outcome,
     load_flags,
@@ -521,9 +522,8 @@ class Predictor:
         """`replicas_count` equal replicas behind a router under any workload, with every distribution. As `predict`."""
         most = most_running(workload)
         pool = self.pool(shape, replicas_count=replicas_count, most_running=most, block_tokens=workload.block_tokens)
-        outcome = simulated_outcome(
-            Deployment(pool, routing=routing), workload, seed=seed, warmup_requests=warmup_requests
-        )
+        deployment = Deployment(pool, routing=routing)
+        outcome = simulated_outcome(deployment, workload, seed=seed, warmup_requests=warmup_requests)
         in_flight = outcome.mean_active_requests if workload.clients is None else workload.clients
         scheduler = replace(pool.scheduler, max_running_requests=self.scheduler(shape).max_running_requests)
         found = prediction_of(self.served(shape, scheduler, math.ceil(in_flight / replicas_count)), outcome)
@@ -532,6 +532,7 @@ class Predictor:
             found,
             gpus_count=shape.gpus_count * replicas_count,
             concurrency=workload.clients,
+            interval80=interval_under_arrivals(found, deployment, workload, seed=seed, warmup_requests=warmup_requests),
             flags=tuple(sorted({*found.flags, *load_flags(outcome, workload), *tier_flags})),
         )
 

@@ -6,7 +6,8 @@ picoseconds and linear in context for a fixed batch, so k equal steps of growing
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,16 @@ class StepTable:
     @property
     def max_batch(self) -> int:
         return len(self.decode_base_ps) - 1
+
+    def scaled(self, factor: float) -> StepTable:
+        """The same steps, all longer by `factor`; host time per request is none of theirs."""
+        arrays = ("decode_base_ps", "decode_context_ps_per_token", "decode_window_ps_per_token", "pipeline_host_ps")
+        numbers = ("prefill_fixed_ps", "prefill_ps_per_token", "prefill_ps_per_token2", "mixed_shared_ps", "hop_ps")
+        fields: dict[str, Any] = {name: round(getattr(self, name) * factor) for name in numbers}
+        for name in arrays:
+            values = getattr(self, name)
+            fields[name] = None if values is None else np.rint(values * factor).astype(np.int64)
+        return replace(self, **fields)
 
     def price_ps(
         self, batch: int, context_tokens: int, window_context_tokens: int, new_tokens: int, square: int

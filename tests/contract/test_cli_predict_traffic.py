@@ -338,6 +338,28 @@ def test_one_place_is_a_queue_with_constant_service(tmp_path: Path) -> None:
     assert f"{1 / service_s:.3g}" in error  # the capacity
 
 
+def test_an_error_of_the_step_grows_with_the_load(tmp_path: Path) -> None:
+    """Steps k times as long under arrivals at rate r are the steps as they are under k r, on a clock k times slower.
+
+    So the interval's upper end is k times what another prediction says at k r, far from the k that a closed loop has.
+    """
+
+    def at(rate: float) -> dict[str, Any]:
+        return predicted(tmp_path, load={"requestRate": rate, "requests": 1000})
+
+    def reach(found: dict[str, Any]) -> tuple[float, float]:
+        low, high = found["interval80"]["tpotMs"]
+        return found["tpotMs"]["mean"] / low, high / found["tpotMs"]["mean"]
+
+    busy, rate = at(15.0), 15.0  # three quarters of what it can serve
+    factor = busy["interval80"]["throughputTokensPerSecond"][1] / busy["throughputTokensPerSecond"]
+    assert 1.03 < factor < 1.15
+    assert busy["interval80"]["tpotMs"][1] == pytest.approx(factor * at(factor * rate)["tpotMs"]["mean"], rel=0.01)
+    assert busy["interval80"]["tpotMs"][0] == pytest.approx(at(rate / factor)["tpotMs"]["mean"] / factor, rel=0.01)
+    assert min(reach(busy)) > factor**3
+    assert max(reach(at(0.5))) < factor**2  # nobody shares a step there
+
+
 def test_a_trace_that_outruns_its_deployment_says_so(tmp_path: Path) -> None:
     """At its own times a trace can be replayed above capacity: the numbers are of this trace only, and flagged."""
     for gap_ms, behind in ((3000, False), (300, True)):
