@@ -57,14 +57,14 @@ def read_node_labels(labels: Mapping[str, str], *, allocatable_devices: int | No
     if partition is None:
         notes.append("no partition label: the node is not planned on until it says spx_nps1")
     elif partition != PLANNING_PARTITION:
-        notes.append(
-            f"partition {partition}: {devices} devices per GPU share its memory; anchors of spx_nps1 do not apply"
-        )
+        parts = _memory_parts(partition)
+        memory = "share its memory" if parts == 1 else f"share its memory in {parts} parts"
+        notes.append(f"partition {partition}: {devices} devices per GPU {memory}; anchors of spx_nps1 do not apply")
     gpus = None if allocatable_devices is None else allocatable_devices // devices
     if allocatable_devices == 0:
         notes.append("no capacity: nothing is allocatable")
     memory_bytes = None if card is None else card.hbm_bytes
-    _compare_vram(labels, card, notes)
+    _compare_vram(labels, card, {1, _memory_parts(partition), devices if _memory_parts(partition) > 1 else 1}, notes)
     return NodeAccelerators(
         product=None if card is None else card.name,
         virtual_function=virtual,
@@ -117,14 +117,20 @@ def _product_by_name(name: str) -> AcceleratorCard | None:
         return load_accelerator_card(inside[0]) if inside else None
 
 
-def _compare_vram(labels: Mapping[str, str], card: AcceleratorCard | None, notes: list[str]) -> None:
-    """The VRAM label is never used; where it contradicts the card, say so."""
+def _memory_parts(partition: str | None) -> int:
+    """Memory domains of one GPU: n of `NPSn`, the same address space for all partitions where n is 1."""
+    match = re.search(r"nps(\d)$", partition or "")
+    return max(int(match.group(1)), 1) if match else 1
+
+
+def _compare_vram(labels: Mapping[str, str], card: AcceleratorCard | None, shares: set[int], notes: list[str]) -> None:
+    """The VRAM label is never used; where it is none of the `shares` of the card's memory, say so."""
     text = _label(labels, "vram")
     match = None if text is None else re.fullmatch(r"(\d+)\s*([GM])i?B?", text.strip(), flags=re.IGNORECASE)
     if card is None or match is None:
         return
     label_bytes = int(match.group(1)) << (30 if match.group(2).upper() == "G" else 20)
-    if 10 * abs(label_bytes - card.hbm_bytes) > card.hbm_bytes:
+    if all(10 * abs(label_bytes * share - card.hbm_bytes) > card.hbm_bytes for share in shares):
         notes.append(
             f"label vram={text} contradicts {card.name}, whose GPU has {card.hbm_bytes} B: the label is not used"
         )

@@ -134,6 +134,9 @@ def test_node_labels_of_case_a26() -> None:
     assert whole.memory_bytes_per_gpu == half.memory_bytes_per_gpu == 288 << 30
     assert (half.devices_per_gpu, half.gpus, half.can_plan) == (2, 8, False)
     assert any("vram=144G" in note for note in half.notes)
+    parts = read_node_labels(base | {"amd.com/gpu.compute-memory-partition": "dpx_nps2", "amd.com/gpu.vram": "144G"})
+    assert not any("vram" in note for note in parts.notes), "NPS2 halves the memory: the label is right"
+    assert parts.memory_bytes_per_gpu == half.memory_bytes_per_gpu == 288 << 30
     assert not half.matches_anchor(product="MI355X", partition="spx_nps1")
     assert whole.matches_anchor(product="MI355X", partition="spx_nps1")
     virtual = read_node_labels({"amd.com/gpu.device-id": "74b5", "amd.com/gpu.cu-count": "304"}, allocatable_devices=0)
