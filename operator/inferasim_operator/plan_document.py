@@ -9,12 +9,12 @@ from typing import Any
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlanSpec
 from inferasim_operator.plan_question import LAYOUT_KEYS, Prepared
 from simcore.anchors.schema import Anchor
-from simcore.cards.layout import Layout
+from simcore.cards.layout import Layout, resolve
 from simcore.errors import InputError
 from simcore.laws.speculation import Drafter
 from simcore.prediction.outcome import closed_loop_outcome
 from simcore.prediction.predictor import Overrides, Predictor
-from simcore.prediction.shapes import Shape
+from simcore.prediction.shapes import Refusal, Shape
 from simcore.search import plan
 from simcore.search.goal import Goal
 from simcore.search.recommend import Harvest, recommend
@@ -271,7 +271,24 @@ def binding_of(answer: plan.Answer, choice: TierChoice, prepared: Prepared) -> d
             "configuration": configuration(nearest, prepared),
             "predicted": predicted(nearest),
         }
+    elif binding.refused is not None:
+        document["nearest"] = {"configuration": _refused(binding.refused, prepared)}
     return document
+
+
+def _refused(refusal: Refusal, prepared: Prepared) -> dict[str, Any]:
+    """A layout that cannot run as asked, in as many replicas as the budget holds; it has no figures."""
+    setting, layout, engine = prepared.predictor.setting, refusal.layout, refusal.option.engine
+    gpus_count = resolve(layout, engine, is_moe=setting.card.is_moe).gpus_count
+    fitting = prepared.question.gpu_budget_count // gpus_count if refusal.rule == "overload" else 1
+    return {
+        "engine": engine.value,
+        "model": setting.card.name,
+        "accelerator": setting.accelerator.name,
+        "layout": _layout_document(layout),
+        "replicas": fitting,
+        "gpusPerReplica": gpus_count,
+    }
 
 
 def _settings(candidate: plan.Candidate) -> dict[str, str]:

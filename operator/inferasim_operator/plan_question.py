@@ -94,6 +94,9 @@ def prepare(request: Mapping[str, Any], trace: Path | None = None) -> Prepared:
     workload = workload_of(spec.workload, trace)
     known = request.get("lengths")
     lengths = traffic_lengths(workload) if known is None else TrafficLengths(**known)
+    if lengths.output_tokens < 2:
+        must, hint = "answer with at least 2 tokens", "one token has no TPOT; `inferasim predict` prices its TTFT"
+        raise InputError("workload", f"{lengths.output_tokens} output token", must, hint)
     if trace is not None:
         _check_sessions(spec, trace_facts(workload).sessions_count)
     setting = Setting(

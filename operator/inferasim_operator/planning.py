@@ -59,15 +59,13 @@ def compute_plan(
         for number, demand in enumerate(spec.demands):
             if demand.workload is not None and demand.workload.trace is not None:
                 raise InputError(f"demands[{number}].workload", "trace", "be `fixed` or `synthetic`")
+        return plan_mix.compute(request, spec, lambda part: answer_prepared(part, progress))
     searches = _Searches(request, spec, keep) if spec.search is not None and spec.search.is_tried else None
     if searches is None and request.get("ledger"):
         raise InputError("ledger", "given", "come with a plan of search method Seeds or Agent")
-    if spec.demands is not None:
-        document = plan_mix.compute(request, spec, lambda part: answer_prepared(part, progress, searches))
-    else:
-        prepared, answer = answer_prepared(request, progress, searches)
-        _write_table(answer, table)
-        document = document_of(prepared, answer)
+    prepared, answer = answer_prepared(request, progress, searches)
+    _write_table(answer, table)
+    document = document_of(prepared, answer)
     return document if searches is None else document | {"search": searches.record(), "ledger": searches.ledger}
 
 
@@ -96,10 +94,7 @@ def compute_part(
 def answer_prepared(
     request: Mapping[str, Any], progress: ReportProgress | None = None, searches: _Searches | None = None
 ) -> tuple[Prepared, plan.Answer]:
-    """The same before it becomes a document: the question made ready, and every candidate.
-
-    `searches` are those of the whole computation, of which this may be a part.
-    """
+    """The same before it becomes a document: the question made ready, and every candidate."""
     spec, relay = parse_spec(request["spec"]), _relay(progress)
     if spec.search is not None and spec.search.is_tried:
         prepared = prepare(request)

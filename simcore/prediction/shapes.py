@@ -46,5 +46,7 @@ class Refusal:
     option: EngineOption
     layout: Layout
     rule: str
-    """`legality`, `memory`, `anchor` or `gpu-budget`."""
+    """`legality`, `memory`, `anchor`, `gpu-budget` or `overload`."""
     detail: str
+    short_frac: float = 0.0
+    """What it lacks of what is asked, where that is not a matter of its width."""

@@ -173,4 +173,5 @@ def _overload(question: Question, scorer: RateScorer, shape: Shape) -> Refusal:
     largest, rate = question.gpu_budget_count // shape.gpus_count, question.request_rate_per_s
     most = largest * scorer.capacity_requests_per_s(shape)
     detail = f"{shape.layout.label()}: {largest} replicas take {most:.3g} requests/s of the {rate:.3g} asked"
-    return Refusal(shape.option, shape.layout, "overload", detail)
+    assert rate is not None  # noqa: S101 - the caller has branched on it
+    return Refusal(shape.option, shape.layout, "overload", detail, short_frac=1.0 - most / rate)

@@ -362,11 +362,12 @@ def _explained(choice: TierChoice, refusals: Sequence[Refusal]) -> TierChoice:
             widest_first = -1 if rule == "memory" else 1
             found = sorted(
                 (r for r in refusals if r.rule == rule),
-                key=lambda r: (widest_first * _width(r.layout), r.layout, r.detail),
+                key=lambda r: (r.short_frac, widest_first * _width(r.layout), r.layout, r.detail),
             )
             details = list(dict.fromkeys(refusal.detail for refusal in found))
             shown = "; ".join(details[:4]) + ("; …" if len(details) > 4 else "")
-            return replace(choice, binding=Binding(rule, 0.0, 0.0, shown))
+            nearest = None if rule == "legality" else found[0]
+            return replace(choice, binding=Binding(rule, 0.0, 0.0, shown, nearest))
     return replace(choice, binding=Binding("legality", 0.0, 0.0, "no engine has a layout for this cluster"))
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from simcore.data.loader import read_data
 from simcore.errors import InputError
+from simcore.prediction.shapes import Refusal
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Binding:
     limit_value: float
     reached_value: float
     detail: str
+    refused: Refusal | None = None
+    """The layout that comes nearest, where none could be priced."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from inferasim_operator import planning
+from simcore.errors import InputError
 from simcore.search.plan import Candidate
 
 LARGE: dict[str, Any] = {
@@ -27,6 +28,13 @@ def plan(spec: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return planning.compute_plan({"spec": {**spec, **changes}, "anchors": {}})
 
 
+def nearest(binding: dict[str, Any]) -> tuple[dict[str, int], int, int]:
+    """Layout, replicas and GPUs of each; what cannot run has no figures."""
+    assert "predicted" not in binding["nearest"]
+    found = binding["nearest"]["configuration"]
+    return found["layout"], found["replicas"], found["gpusPerReplica"]
+
+
 @cache
 def swept() -> tuple[Candidate, ...]:
     """All candidates of the small plan: the brute force beside each choice."""
@@ -40,6 +48,7 @@ def test_all_that_is_legal_dies_of_memory() -> None:
     assert binding["limit"] == "memory"
     assert binding["detail"].startswith("TP4: "), "the nearest to fitting first"
     assert "TTFT" not in binding["detail"]
+    assert nearest(binding) == ({"tensorParallel": 4}, 1, 4)
 
 
 def test_a_layout_that_would_run_with_more_gpus_makes_the_budget_bind() -> None:
@@ -49,12 +58,45 @@ def test_a_layout_that_would_run_with_more_gpus_makes_the_budget_bind() -> None:
     assert binding["limit"] == "gpu-budget"
     assert binding["detail"].startswith("TP8")
     assert "needs 8 GPUs of a budget of 4" in binding["detail"]
+    assert nearest(binding) == ({"tensorParallel": 8}, 1, 8)
 
 
 def test_a_layout_that_fits_but_was_not_measured_makes_the_anchor_bind() -> None:
     answer = plan(LARGE, anchors={"mode": "Anchored"})
     assert {binding["limit"] for binding in answer["binding"]} == {"anchor"}
     assert answer["recommendedHarvests"][0]["layout"]["tensorParallel"] == 8
+
+
+def test_arrivals_that_nothing_takes_name_what_takes_most_of_them() -> None:
+    """Of eight GPUs each layout says what it takes; the most of all is named first and as the nearest."""
+    (binding,) = plan(SMALL, load={"requestsPerMinute": 600_000})["binding"]
+    assert binding["limit"] == "overload"
+    taken = [float(text.split()[4]) for text in binding["detail"].split("; ")[:4]]
+    assert taken == sorted(taken, reverse=True)
+    first = binding["detail"].split(": ")[0]
+    layout, replicas, gpus_count = nearest(binding)
+    assert f"TP{layout['tensorParallel']}" in first
+    assert replicas * gpus_count == 8
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"workload": {"fixed": {"promptTokens": 1024, "outputTokens": 1}}},
+        {"workload": {"fixed": {"promptTokens": 1024, "outputTokens": 1}}, "load": {"requestsPerMinute": 60}},
+        {
+            "workload": {
+                "synthetic": {
+                    "promptTokens": {"minimum": 9, "maximum": 90},
+                    "outputTokens": {"minimum": 1, "maximum": 1},
+                }
+            }
+        },
+    ],
+)
+def test_a_single_token_has_no_tpot_and_no_plan(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="answer with at least 2 tokens"):
+        plan(SMALL, **change)
 
 
 def test_ttft_binds_at_half_its_limit_and_the_nearest_is_the_quickest() -> None:
