@@ -17,7 +17,7 @@ from simcore.anchors.checks import Verdict, canonical_partition, check_anchor
 from simcore.anchors.schema import Anchor, GraphCapture, Speculation
 from simcore.cards.accelerator import is_cpu
 from simcore.cards.formats import canonical_format
-from simcore.cards.kv_dtype import canonical_kv_dtype
+from simcore.cards.kv_dtype import canonical_kv_dtype, is_fp8_kv
 from simcore.cards.labels import PLANNING_PARTITION
 from simcore.cards.library import known_model
 from simcore.errors import NoAnchorError, UnknownNameError
@@ -343,9 +343,17 @@ def same_model(left: str, right: str) -> bool:
 
 def has_unchecked_fp8_kv(anchor: Anchor) -> bool:
     """FP8 KV of the other kind serves 200 and garbage, as fast as the right one (public case A24)."""
-    if _format(anchor.signature.kv_dtype or "") != "fp8":
-        return False
-    return not any(check.name == "output" and check.verdict == "pass" for check in anchor.provenance.checks)
+    return _has_fp8_kv(anchor) and not fp8_kv_output_passed(anchor)
+
+
+def fp8_kv_output_passed(anchor: Anchor) -> bool:
+    """Has a harvest check looked at what this anchor's FP8 KV cache produces? Never where the anchor has none."""
+    passed = any(check.name == "output" and check.verdict == "pass" for check in anchor.provenance.checks)
+    return passed and _has_fp8_kv(anchor)
+
+
+def _has_fp8_kv(anchor: Anchor) -> bool:
+    return is_fp8_kv(_format(anchor.signature.kv_dtype or "", canonical_kv_dtype))
 
 
 def _is_cpu(anchor: Anchor) -> bool:

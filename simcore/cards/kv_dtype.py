@@ -55,6 +55,12 @@ def canonical_kv_dtype(dtype: str, field: str = "kvDtype") -> str:
     return canonical_format(text, field)
 
 
+def kv_storage(dtype: str) -> str:
+    """The storage format of the values of a KV format: what its bytes are priced by, scales apart."""
+    name = canonical_kv_dtype(dtype)
+    return PER_TOKEN_HEAD.get(name, "fp8" if is_fp8_kv(name) else name)
+
+
 def is_fp8_kv(name: str) -> bool:
     """Does a format named by `kv_dtype_name` store FP8 values?"""
     return name.startswith("fp8")

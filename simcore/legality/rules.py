@@ -7,7 +7,7 @@ from typing import Any
 
 from simcore.cards.formats import canonical_format, storage_format
 from simcore.cards.hf import HEAD_DIM_DERIVED
-from simcore.cards.kv_dtype import PER_TOKEN_HEAD, is_fp8_kv
+from simcore.cards.kv_dtype import kv_storage
 from simcore.cards.layout import Engine
 from simcore.cards.matrices import Matrix, Part, Split, layer_matrices, part_dtype
 from simcore.cards.model import AttentionKind
@@ -303,7 +303,7 @@ def kv_dtype(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Find
     name, card = case.kv_format_name, case.card
     if name == canonical_format(card.dtypes.embeddings):
         return
-    bits = storage_format(PER_TOKEN_HEAD.get(name, "fp8" if is_fp8_kv(name) else name)).element_bits
+    bits = storage_format(kv_storage(name)).element_bits
     without = parameters.get("amd_without", ()) if case.is_amd else ()
     known = [choice for choice in parameters["choices"] if choice not in without]
     stored = {card.dtypes.weights, card.dtypes.attention, *((card.dtypes.experts,) if card.is_moe else ())}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simcore.anchors.schema import Anchor
-from simcore.anchors.select import CONCURRENCY_REACH, Flag, Selection, has_unchecked_fp8_kv
+from simcore.anchors.select import CONCURRENCY_REACH, Flag, Selection, fp8_kv_output_passed
 from simcore.cards.kv_dtype import is_fp8_kv
 from simcore.cards.layout import Layout, ResolvedLayout
 from simcore.des.config import SchedulerConfig
@@ -99,7 +99,7 @@ class Served:
             found += [Flag.CONCURRENCY.value] if reach > CONCURRENCY_REACH else []
         if priced.judgement.verdict is Verdict.UNVERIFIED:
             found.append("legality-unverified")
-        if is_fp8_kv(priced.kv_dtype) and (priced.anchor is None or has_unchecked_fp8_kv(priced.anchor)):
+        if is_fp8_kv(priced.kv_dtype) and not (priced.anchor and fp8_kv_output_passed(priced.anchor)):
             found.append(Flag.FP8_KV.value)  # whoever chose it: the user, the checkpoint, an anchor or a search
         if self.is_queueing(outcome):
             found.append("queueing")

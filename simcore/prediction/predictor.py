@@ -12,7 +12,7 @@ from simcore.anchors.schema import Anchor
 from simcore.anchors.schema import Speculation as MeasuredSpeculation
 from simcore.anchors.select import Selection, Target, select_anchor
 from simcore.cards.accelerator import AcceleratorCard
-from simcore.cards.kv_dtype import stated_kv_dtype
+from simcore.cards.kv_dtype import kv_storage, stated_kv_dtype
 from simcore.cards.layout import Engine, Layout, resolve
 from simcore.cards.model import ModelCard
 from simcore.des.config import Admission, Deployment, HostTier, Pool, Routing, SchedulerConfig
@@ -181,7 +181,7 @@ class Predictor:
     def _facts_of(self, shape: Shape) -> ReplicaFacts:
         priced, scheduler, setting = self._of(shape), self.scheduler(shape), self.setting
         whole = shape.option.engine is Engine.ATOM
-        work = rank_work(setting.card, priced.widths, kv_dtype=priced.kv_dtype)
+        work = rank_work(setting.card, priced.widths, kv_dtype=kv_storage(priced.kv_dtype))
         exchanges = shape.option.engine is Engine.VLLM and priced.widths.attention_dp > 1 and priced.widths.moe_ep > 1
         return ReplicaFacts(
             cost=priced.cost,
@@ -302,7 +302,7 @@ class Predictor:
                 accelerator=setting.accelerator,
                 engine=option.engine,
                 layout=layout,
-                kv_dtype=kv_dtype,
+                kv_dtype=kv_storage(kv_dtype),
                 nodes_count=nodes_count,
                 anchor=anchor,
                 sibling=selection.sibling if selection else None,

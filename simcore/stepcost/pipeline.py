@@ -21,7 +21,8 @@ def pipeline_of(
     """
     stages = layout.pipeline_parallel
     if not 1 <= nodes_count <= stages:
-        raise InputError("nodes_count", nodes_count, f"be 1 to {stages}, the pipeline stages")
+        must = f"keep each pipeline stage inside a node: {nodes_count} nodes, {stages} stages"
+        raise InputError("layout", layout.label(), must, "a stage whose collectives cross nodes is not priced")
     if stages == 1:
         return Pipeline(), ()
     kernel = constant("kernel.occupancy_s").value

@@ -54,5 +54,10 @@ def test_fp8_kv_is_flagged_whoever_chose_it() -> None:
     }  # fmt: skip
     word = "fp8-kv-output-unchecked"
     assert word not in predict(load_scenario(document, {})).flags
-    for name in ("fp8", "fp8_e4m3"):
+    for name in ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head"):
         assert word in predict(load_scenario(document | {"kvDtype": name}, {})).flags
+    # An anchor that does not say how its KV was stored has shown nothing either.
+    name = "llama-3.1-8b-sglang-mi355x-tp1"
+    anchored = document | {"engine": {"name": "SGLang"}, "accelerator": "MI355X", "mode": "anchored", "anchors": [name]}
+    found = predict(load_scenario(anchored | {"kvDtype": "fp8"}, {name: builtin_anchor(name)}))
+    assert {word, "unverified-signature"} <= set(found.flags)

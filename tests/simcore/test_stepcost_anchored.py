@@ -236,7 +236,7 @@ def test_pipeline_terms_of_eq_4() -> None:
     assert table.price_ps(16, 16_000, 0, 0, 0) == pytest.approx(14e9, rel=1e-9)  # full-depth forward
     vllm = anchored(made({1: 10.0, 16: 14.0}), layout=Layout(pipeline_parallel=2))
     assert "pipeline-constants-borrowed" in vllm.flags
-    with pytest.raises(InputError, match="nodes_count"):
+    with pytest.raises(InputError, match="keep each pipeline stage inside a node"):
         anchored(made({1: 10.0}), layout=Layout(pipeline_parallel=2), nodes_count=3)
 
 
