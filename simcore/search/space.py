@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from simcore.anchors.select import has_unchecked_fp8_kv
-from simcore.cards.kv_dtype import kv_dtype_name
+from simcore.anchors.select import fp8_kv_output_passed
+from simcore.cards.kv_dtype import is_fp8_kv, kv_dtype_name
 from simcore.cards.layout import Engine, Layout, resolve
 from simcore.errors import InfeasibleError, InputError, UnknownNameError
 from simcore.laws.fusions import ALL_FUSIONS, check_fusions, legal_fusions, load_fusions
@@ -195,10 +195,16 @@ class Space:
             values = tuple(dict.fromkeys((self.neutral[one.name], *values[1:])))
         if one.name == "kvDtype":
             # Never FP8 of its own accord: its outputs must have passed a harvest's check on this GPU (public case A24).
-            passed = (anchor for anchor in self._own_anchors() if not has_unchecked_fp8_kv(anchor))
-            card, stated = self.setting.card, (anchor.signature.kv_dtype for anchor in passed)
-            measured = {kv_dtype_name(dtype, card=card) for dtype in stated if dtype is not None}
-            values = tuple(value for value in values if value in measured or value == one.neutral)
+            measured = {
+                kv_dtype_name(anchor.signature.kv_dtype, card=self.setting.card): fp8_kv_output_passed(anchor)
+                for anchor in sorted(self._own_anchors(), key=fp8_kv_output_passed)
+                if anchor.signature.kv_dtype is not None
+            }
+            values = tuple(
+                value
+                for value in values
+                if value == one.neutral or (value in measured and (measured[value] or not is_fp8_kv(str(value))))
+            )
         if one.name == "speculation.method":
             values = tuple(value for value in values if value == one.neutral or self._has_drafter(str(value)))
         if one.name == "speculation.draftTokens" and len(self._values(lever("speculation.method"))) == 1:
