@@ -14,7 +14,7 @@ from simcore.des.kernel import fields as f
 from simcore.des.kernel.clock import gap_bin
 from simcore.des.result import Record
 from simcore.des.simulate import run_kernel
-from tests.reference.des_cases import BLOCK, as_workload, deployments, loads
+from tests.reference.des_cases import BLOCK, as_workload, deployments, loads, pressed
 from tests.reference.des_literal import Request, Result, simulate_literal
 
 Load = tuple[list[Request], int | None]
@@ -85,3 +85,9 @@ def test_twins_with_two_pools(deployment: Deployment, load: Load) -> None:
 @given(deployments(), loads(), st.integers(1, 3))
 def test_streaming_in_batches_changes_nothing(deployment: Deployment, load: Load, size: int) -> None:
     assert_twins(deployment, load, sessions_per_batch=size)
+
+
+@given(pressed())
+def test_twins_under_pressure(case: tuple[Deployment, Load]) -> None:
+    """Preempted while decoding or between two chunks of a prompt, retracted, and admitted again."""
+    assert_twins(*case)

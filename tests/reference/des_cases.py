@@ -108,6 +108,42 @@ def deployments(draw: st.DrawFn, *, caching: bool = True, split: bool | None = N
 
 
 @st.composite
+def pressed(draw: st.DrawFn) -> tuple[Deployment, tuple[list[Request], None]]:
+    """A pool hardly larger than its largest request, long answers, prompts of many chunks: preemptions all the time."""
+    paths = [draw(st.lists(st.integers(0, 2), max_size=3)) for _ in range(2)]
+    requests = []
+    for number in range(draw(st.integers(4, 12))):
+        path = tuple(draw(st.sampled_from(paths)))
+        prompt = max(1, len(path) * BLOCK + draw(st.integers(-BLOCK + 1, 20)))
+        start_ps = number * draw(st.sampled_from([0, 10_000_000_000, 150_000_000_000]))
+        output = draw(st.integers(1, 60))
+        requests.append(Request(number, prompt, output, timestamp_ps=start_ps, blocks=path, session=number))
+    requests.sort(key=lambda one: one.timestamp_ps)
+    for number, request in enumerate(requests):
+        request.index = request.session = number
+    cap = draw(st.integers(2, 6))
+    block = draw(st.sampled_from([1, 2, 3, 4, 8, 16]))
+    largest = max(-(-request.prompt // BLOCK) * BLOCK + request.output for request in requests)
+    pool = Pool(
+        table=draw(tables(cap, draw(st.sampled_from([1, 1, 2])))),
+        scheduler=SchedulerConfig(
+            engine=draw(st.sampled_from(list(Engine))),
+            max_running_requests=cap,
+            max_batched_tokens=draw(st.integers(cap, 20)),
+            chunk_tokens=draw(st.integers(1, 12)),
+            kv_pool_tokens=(-(-largest // block) + draw(st.integers(1, 1 + 40 // block))) * block,
+            block_tokens=block,
+            prefix_caching=draw(st.booleans()),
+            mixed_chunk=draw(st.booleans()),
+            decode_reservation_permille=draw(st.sampled_from([0, 98])),
+            reservation_clip_tokens=draw(st.sampled_from([1, 5, 4096])),
+        ),
+        attention_dp=draw(st.sampled_from([1, 1, 2])),
+    )
+    return Deployment(pool), (requests, None)
+
+
+@st.composite
 def loads(draw: st.DrawFn, *, most: int = 14) -> tuple[list[Request], int | None]:
     """Sessions of requests with shared prefixes, waits, joins and think times; and the clients, None for open loop."""
     requests: list[Request] = []
