@@ -61,6 +61,9 @@ def model_card_from_config(
     ffn = ffn_layers(fields, hidden=hidden, layers=layers, partial=partial)
     groups = _group(attention, ffn)
     base = canonical_format(fields.text("torch_dtype", "dtype", default="bf16"), f"{fields.path}.torch_dtype")
+    if base == "fp32":
+        base = "fp16"
+        assumed.append("a 32-bit checkpoint is loaded as 16-bit, as engines do unless told otherwise")
     samples = [
         LayerSample(group.layer_indexes[step * (group.layers_count - 1) // 4], group.attention.kind, group.ffn.is_moe)
         for group in groups

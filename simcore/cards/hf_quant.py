@@ -93,7 +93,11 @@ def dtypes_from_config(fields: Fields, base: str, samples: Sequence[LayerSample]
             f"the checkpoint states KV as {stated}: a kvDtype `auto` means that on "
             f"{', '.join(engines_that_follow(stated_by)) or 'no engine'}, elsewhere the unquantised format"
         )
-    if method == "quark" and any(quant.find(key)[1] for key in ("kv_cache_group", "kv_cache_quant_config")):
+    if method == "quark" and any(
+        part.find(key)[1]
+        for part in (quant, quant.section("export") or Fields({}))
+        for key in ("kv_cache_group", "kv_cache_quant_config")
+    ):
         assumed.append("the checkpoint carries KV scales (Quark): kvDtype fp8 uses them, `auto` does not")
     head = scheme_of("lm_head") if method.startswith("modelopt") or quant.flag("lm_head") else None
     return (
@@ -111,11 +115,12 @@ def dtypes_from_config(fields: Fields, base: str, samples: Sequence[LayerSample]
 def _modules(fields: Fields, component: str, samples: Sequence[LayerSample]) -> list[tuple[int, str]]:
     """(layer, module name) pairs that stand for a component, in the naming of the model's family."""
     family = fields.text("model_type")
-    routed = "block_sparse_moe" if family.startswith(("minimax_m2", "mixtral")) else "mlp"
+    is_llama4 = family.startswith("llama4")
+    mlp = "feed_forward" if is_llama4 else "mlp"
+    routed = "block_sparse_moe" if family.startswith(("minimax_m2", "mixtral")) else mlp
     singular = any(name in fields for name in ("shared_expert_intermediate_size", "share_expert_dim"))
-    shared = (
-        ("share_expert" if "share_expert_dim" in fields else "mlp.shared_expert") if singular else "mlp.shared_experts"
-    )
+    shared = f"{mlp}.shared_expert" if singular or is_llama4 else f"{mlp}.shared_experts"
+    shared = "share_expert" if "share_expert_dim" in fields else shared
     linear = "self_attn.o_proj" if "linear_attn_config" in fields else "linear_attn.out_proj"
     if component == "experts":
         return [(sample.index, f"{routed}.experts.0.gate_proj") for sample in samples if sample.is_moe]
@@ -123,7 +128,7 @@ def _modules(fields: Fields, component: str, samples: Sequence[LayerSample]) -> 
         return [(sample.index, f"{shared}.gate_proj") for sample in samples if sample.is_moe]
     if component == "weights":
         dense = [sample.index for sample in samples if not sample.is_moe] or [samples[0].index]
-        return [(index, "mlp.gate_proj") for index in dense]
+        return [(index, f"{mlp}.gate_proj") for index in dense]
     names = {
         AttentionKind.LINEAR: (linear,),
         AttentionKind.MLA: ("self_attn.q_b_proj", "self_attn.o_proj"),
@@ -174,14 +179,28 @@ def _ignored(quant: Fields) -> Callable[[str], bool]:
         raise InputError(quant.path, f"{len(patterns)} ignored modules", f"list at most {_LARGEST_LIST}")
     exact = frozenset(pattern for pattern in patterns if not _has_wildcard(pattern))
     matchers = [_matcher(pattern, quant.path) for pattern in patterns if _has_wildcard(pattern)]
+    is_substring = quant.text("quant_method").lower().startswith("awq")  # as AutoAWQ and the engines look it up
 
     def is_ignored(module: str) -> bool:
-        parts = module.split(".")
+        if is_substring and any(pattern in f"{module}." for pattern in exact):
+            return True
         # A listed name covers itself and everything below it; it may leave out the leading `model.`.
-        spans = {".".join(parts[a:b]) for a in range(len(parts)) for b in range(a + 1, len(parts) + 1)}
-        return not spans.isdisjoint(exact) or any(match(module) for match in matchers)
+        return any(not _spans(name).isdisjoint(exact) for name in _aliases(module)) or any(
+            match(module) for match in matchers
+        )
 
     return is_ignored
+
+
+def _spans(module: str) -> set[str]:
+    parts = module.split(".")
+    return {".".join(parts[a:b]) for a in range(len(parts)) for b in range(a + 1, len(parts) + 1)}
+
+
+def _aliases(module: str) -> tuple[str, ...]:
+    """A language model's module by the names that it has inside multimodal checkpoints too."""
+    bare = module.removeprefix("model.")
+    return module, bare, f"model.language_model.{bare}", f"language_model.model.{bare}", f"thinker.model.{bare}"
 
 
 def _has_wildcard(pattern: str) -> bool:
@@ -198,10 +217,9 @@ def _matcher(pattern: str, path: str) -> Callable[[str], bool]:
             compiled = re.compile(text)
         except re.error as error:
             raise InputError(path, pattern, "be a valid regular expression", str(error)) from error
-        return lambda module: compiled.match(module) is not None
-    glob = re.compile(fnmatch.translate(text))
-    below = re.compile(fnmatch.translate(text + ".*"))
-    return lambda module: glob.match(module) is not None or below.match(module) is not None
+        return lambda module: any(compiled.match(name) is not None for name in _aliases(module))
+    globs = [re.compile(fnmatch.translate(text)), re.compile(fnmatch.translate(text + ".*"))]
+    return lambda module: any(glob.match(name) is not None for name in _aliases(module) for glob in globs)
 
 
 def _block(quant: Fields) -> tuple[int, int] | None:
@@ -233,10 +251,12 @@ def _integer(quant: Fields) -> Callable[[str], _Scheme | None]:
     special: list[tuple[Callable[[str], bool], _Scheme | None]] = []
     for key in ("dynamic", "extra_config"):
         overrides = quant.section(key) or Fields({})
+        if len(overrides.values) > _LARGEST_LIST:
+            raise InputError(f"{quant.path}.{key}", len(overrides.values), f"hold at most {_LARGEST_LIST} entries")
         for pattern in overrides.values:
             text = pattern.removeprefix("+:").removeprefix("-:")
             is_regex = key == "dynamic" or _has_wildcard(text)
-            match = _matcher(f"re:{text.removeprefix('re:')}", f"{quant.path}.{key}") if is_regex else text.__eq__
+            match = _matcher(f"re:{text.removeprefix('re:')}", f"{quant.path}.{key}") if is_regex else _named(text)
             own = overrides.section(pattern) or Fields({})
             special.append((match, None if pattern.startswith("-:") else _packed_scheme(own, quant)))
 
@@ -246,6 +266,10 @@ def _integer(quant: Fields) -> Callable[[str], _Scheme | None]:
         return next((found for match, found in special if match(module)), scheme)
 
     return scheme_of
+
+
+def _named(name: str) -> Callable[[str], bool]:
+    return lambda module: name in _aliases(module)
 
 
 def _packed_scheme(quant: Fields, outer: Fields | None) -> _Scheme | None:

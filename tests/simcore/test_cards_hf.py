@@ -228,6 +228,47 @@ def test_a_checkpoint_that_states_its_kv_format_means_it_by_auto() -> None:
     assert kv_format(None, card=model_card_from_config(LLAMA | {"quantization_config": tensors})).name == "bf16"
 
 
+@pytest.mark.parametrize(
+    ("quant", "expected"),
+    [
+        # Names as inside a multimodal checkpoint: listed one by one, by glob, by pattern.
+        ({"quant_method": "fp8", "modules_to_not_convert": [
+            f"model.language_model.layers.{index}.self_attn.{name}_proj" for index in range(32) for name in "qkvo"]},
+         ("fp8", "bf16")),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4",
+          "exclude_modules": ["model.language_model.layers.*.self_attn*"]}, ("nvfp4", "bf16")),
+        ({"quant_method": "fp8", "ignored_layers": ["re:language_model.model.layers.*self_attn.*"]}, ("fp8", "bf16")),
+        # AutoAWQ leaves out what contains a listed text: here all of attention, and layer 0 only.
+        ({"quant_method": "awq", "modules_to_not_convert": ["self_attn", "model.layers.0."]}, ("int4", "bf16")),
+        ({"quant_method": "awq", "modules_to_not_convert": ["layers.0."]}, ("int4", "int4")),
+        # Kimi-K2-Thinking's own pattern names dense MLPs, not experts.
+        ({"quant_method": "fp8", "ignored_layers": ["re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]}, ("bf16", "fp8")),
+    ],
+    ids=["listed", "glob", "pattern", "awq", "awq-layer", "dense-mlp"],
+)  # fmt: skip
+def test_modules_are_found_by_every_name_they_have(quant: dict[str, Any], expected: tuple[str, str]) -> None:
+    dtypes = model_card_from_config(LLAMA | {"quantization_config": quant}).dtypes
+    assert (dtypes.weights, dtypes.attention) == expected
+
+
+def test_llama4_experts_are_found_by_their_own_name() -> None:
+    experts = {"targets": ["re:.*feed_forward.experts.*"], "weights": {"num_bits": 4, "type": "int", "group_size": 128}}
+    quant = {"quant_method": "compressed-tensors", "config_groups": {"g": experts}}
+    dtypes = model_card_from_config(PUBLISHED["Llama-4-Scout"][0] | {"quantization_config": quant}).dtypes
+    assert (dtypes.experts, dtypes.shared_experts, dtypes.attention) == ("int4", "bf16", "bf16")
+
+
+def test_what_an_engine_makes_of_a_checkpoint_is_said() -> None:
+    card = model_card_from_config(LLAMA | {"torch_dtype": "float32"})
+    assert (card.dtypes.weights, kv_format("auto", card=card).name) == ("fp16", "fp16")
+    assert "32-bit" in card.assumed[0]
+    quark = {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}}}
+    for scales in ({"export": {"kv_cache_group": ["*k_proj"]}}, {"kv_cache_quant_config": {"*k_proj": {}}}):
+        card = model_card_from_config(LLAMA | {"quantization_config": quark | scales})
+        assert kv_format("auto", card=card).name == "bf16"
+        assert "KV scales (Quark)" in card.assumed[0]
+
+
 def test_unquantised_outer_layers_do_not_speak_for_the_model() -> None:
     ends = [f"model.layers.{index}" for index in (0, 31)]
     card = model_card_from_config(LLAMA | {"quantization_config": {"quant_method": "fp8", "ignored_layers": ends}})

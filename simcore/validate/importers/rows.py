@@ -116,9 +116,9 @@ def not_streamed(where: str) -> FormatError:
     return FormatError(where, None, "tpot", 0, "be above 0 for answers of several tokens", hint)
 
 
-def failure_note(failed: float, asked: float) -> tuple[str, ...]:
+def failure_note(failed_count: float, asked_count: float) -> tuple[str, ...]:
     """What a run says of its failed requests: nothing where none failed."""
-    return (f"{failed:.0f} of {asked:.0f} requests failed",) if failed > 0 else ()
+    return (f"{failed_count:.0f} of {asked_count:.0f} requests failed",) if failed_count > 0 else ()
 
 
 def refuse_mixed_units(measured: Measured, where: str) -> None:
