@@ -28,9 +28,14 @@ LEAST = 0.03
 WITHOUT_DATA = {
     "no_card": {"tpot": 0.35, "ttft": 0.5, "throughput": 0.35},
     "output": {"tpot": 0.03, "ttft": 0.03, "throughput": 0.03},
+    "prefixes": {"tpot": 0.16, "ttft": 0.35, "throughput": 0.13},
+    "host_tier": {"tpot": 0.59, "ttft": 1.07, "throughput": 0.81},
 }
 """No open series lacks a card or changes the output length alone. Assumed: without a card what Eq. 1 errs on raw rows;
-per doubling of the output length the spread between repeats."""
+per doubling of the output length the spread between repeats. Shared prefixes and host tiers: the errors of
+`tools/validate_agentic.py` (docs/simulator.md), 1.9 times as a median error makes an 80 % width: 8 clients in HBM (TPOT
+x0.92, throughput x1.07; TTFT of the draw farthest off, x0.83), and the mean of the two LMCache runs (TPOT x0.69 and
+x0.78, TTFT x0.56 and x0.58, throughput x1.55 and x1.51)."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from simcore.anchors.schema import Anchor
@@ -67,6 +68,7 @@ class Served:
     prompt_tokens: int
     output_tokens: int
     concurrency: int
+    has_host_tier: bool = False
 
     @property
     def batch(self) -> int:
@@ -105,26 +107,32 @@ class Served:
             found.append("queueing")
         if self.scheduler.prefix_caching:
             found.append("prefixes-simulated")
+        if self.has_host_tier:
+            found.append("host-tier-modelled")
         return tuple(sorted(set(found)))
 
     def distance(self, outcome: Outcome) -> Distance:
         """How far the prediction is from its anchor."""
         priced, layout, anchor = self.priced, self.shape.layout, self.priced.anchor
-        is_queueing = self.is_queueing(outcome)
+        of_load = partial(
+            Distance,
+            is_queueing=self.is_queueing(outcome),
+            shares_prefixes=self.scheduler.prefix_caching,
+            has_host_tier=self.has_host_tier,
+        )
         if anchor is None:
-            return Distance(width_doublings=UNANCHORED_DOUBLINGS, is_queueing=is_queueing)
+            return of_load(width_doublings=UNANCHORED_DOUBLINGS)
         measured = [sweep.prompt_tokens for sweep in anchor.decode]
         reach = self._replica_batch / _largest_batch(anchor)
         unmeasured = UNMEASURED.intersection(self.flags(outcome))
         width = max(abs(math.log2(ratio)) for ratio in _width_ratios(layout, priced.widths, anchor))
         # Assumed: the corpora hold no batches beyond the reach, so each doubling past it counts as one of the width.
         past_reach = max(0.0, math.log2(reach / CONCURRENCY_REACH))
-        return Distance(
+        return of_load(
             width_doublings=max(width, float(len(unmeasured))) + past_reach,
             stage_doublings=math.log2(layout.pipeline_parallel),
             prompt_doublings=min(abs(math.log2(self.prompt_tokens / length)) for length in measured),
             batch_doublings=max(0.0, math.log2(reach)),
-            is_queueing=is_queueing,
             residual_frac=_residuals(anchor),
         )
 
@@ -180,14 +188,20 @@ def prediction_of(served: Served, outcome: Outcome) -> Prediction:
 def split_prediction(
     prefill: Served, prefill_replicas: int, decode: Served, decode_replicas: int, outcome: Outcome
 ) -> Prediction:
-    """A prefill and a decode pool; the interval is that of the side that is farther from its anchor."""
+    """A prefill and a decode pool; the interval is that of the side that is farther from its anchor.
+
+    Prefixes and a host tier are the prefill side's.
+    """
     ours, theirs = prefill.shape, decode.shape
     label = f"{prefill_replicas} x {ours.layout.label()} prefill + {decode_replicas} x {theirs.layout.label()} decode"
-    far = max(
-        (prefill.distance(outcome), decode.distance(outcome)), key=lambda d: (d.width_doublings, d.batch_doublings)
-    )
+    first = prefill.distance(outcome)
+    far = max((first, decode.distance(outcome)), key=lambda d: (d.width_doublings, d.batch_doublings))
     distance = replace(
-        far, is_disaggregated=True, is_queueing=prefill.is_queueing(outcome) or decode.is_queueing(outcome)
+        far,
+        is_disaggregated=True,
+        is_queueing=prefill.is_queueing(outcome) or decode.is_queueing(outcome),
+        shares_prefixes=first.shares_prefixes,
+        has_host_tier=first.has_host_tier,
     )
     return _prediction(
         outcome,

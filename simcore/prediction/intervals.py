@@ -17,7 +17,7 @@ from simcore.errors import FormatError
 INTERVALS_FILE = "calibration/intervals.yaml"
 TERMS = (
     "base", "width", "borrowed", "stage", "prompt", "output", "batch", "disaggregated", "unknown_pools", "queueing",
-    "no_card",
+    "no_card", "prefixes", "host_tier",
 )  # fmt: skip
 """Log half-widths: the first always, the others per doubling or once where the distance has them."""
 
@@ -39,6 +39,10 @@ class Distance:
     is_queueing: bool = False
     has_unknown_pools: bool = False
     """The table does not say how many replicas a pool has."""
+    shares_prefixes: bool = False
+    """Prefix hits are simulated; the corpora share nothing."""
+    has_host_tier: bool = False
+    """A KV tier in host memory, at the steps of an engine without one."""
     is_borrowed: bool = False
     """The width moved on an accelerator kept for validation: its tables mix engine builds of many months."""
     residual_frac: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -66,6 +70,8 @@ class IntervalCalibration:
             "unknown_pools": float(distance.has_unknown_pools),
             "queueing": float(distance.is_queueing),
             "no_card": float(not has_card),
+            "prefixes": float(distance.shares_prefixes),
+            "host_tier": float(distance.has_host_tier),
         }
         squares = [(parts[term] * math.sqrt(amount)) ** 2 for term, amount in amounts.items()]
         squares.append((COVERED_PER_MEDIAN * distance.residual_frac.get(quantity, 0.0)) ** 2)

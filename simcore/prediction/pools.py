@@ -91,13 +91,16 @@ def predict_split(
     outcome = simulated_outcome(deployment, workload, seed=seed, warmup_requests=warmup_requests)
     in_flight = outcome.mean_active_requests if workload.clients is None else workload.clients
     sides = [
-        side.predictor.served(side.shape, pool.scheduler, math.ceil(in_flight / side.replicas_count))
+        side.predictor.served(
+            side.shape,
+            pool.scheduler,
+            math.ceil(in_flight / side.replicas_count),
+            has_host_tier=pool.host_tier is not None,
+        )
         for side, pool in ((prefill, deployment.pool), (decode, deployment.decode_pool))
         if pool is not None
     ]
     found = split_prediction(sides[0], prefill.replicas_count, sides[1], decode.replicas_count, outcome)
-    if deployment.pool.host_tier is not None:
-        flags = (*flags, "host-tier-modelled")
     flags = (*flags, *found.flags, *load_flags(outcome, workload))
     interval80 = interval_under_arrivals(found, deployment, workload, seed=seed, warmup_requests=warmup_requests)
     return replace(found, concurrency=workload.clients, interval80=interval80, flags=tuple(sorted(set(flags))))

@@ -502,12 +502,12 @@ class Predictor:
             raise InputError("kvOffload.hostGibibytes", tier.host_bytes / GIB, must)
         return HostTier(blocks, tier.link_bytes_per_s or self.setting.accelerator.host_link_bytes_per_s, block_bytes)
 
-    def served(self, shape: Shape, scheduler: SchedulerConfig, concurrency: int) -> Served:
+    def served(
+        self, shape: Shape, scheduler: SchedulerConfig, concurrency: int, *, has_host_tier: bool = False
+    ) -> Served:
         """A shape under `concurrency` requests in flight per replica, for describing a run of it."""
-        setting = self.setting
-        return Served(
-            shape, self._of(shape), scheduler, setting.prompt_tokens, setting.output_tokens, max(1, concurrency)
-        )
+        lengths = self.setting.prompt_tokens, self.setting.output_tokens
+        return Served(shape, self._of(shape), scheduler, *lengths, max(1, concurrency), has_host_tier)
 
     def run(
         self,
@@ -526,14 +526,15 @@ class Predictor:
         outcome = simulated_outcome(deployment, workload, seed=seed, warmup_requests=warmup_requests)
         in_flight = outcome.mean_active_requests if workload.clients is None else workload.clients
         scheduler = replace(pool.scheduler, max_running_requests=self.scheduler(shape).max_running_requests)
-        found = prediction_of(self.served(shape, scheduler, math.ceil(in_flight / replicas_count)), outcome)
-        tier_flags = ("host-tier-modelled",) if pool.host_tier is not None else ()
+        each = math.ceil(in_flight / replicas_count)
+        served = self.served(shape, scheduler, each, has_host_tier=pool.host_tier is not None)
+        found = prediction_of(served, outcome)
         return replace(
             found,
             gpus_count=shape.gpus_count * replicas_count,
             concurrency=workload.clients,
             interval80=interval_under_arrivals(found, deployment, workload, seed=seed, warmup_requests=warmup_requests),
-            flags=tuple(sorted({*found.flags, *load_flags(outcome, workload), *tier_flags})),
+            flags=tuple(sorted({*found.flags, *load_flags(outcome, workload)})),
         )
 
     def _source(

@@ -191,6 +191,27 @@ def test_a_host_tier_gives_back_what_the_gpu_pool_lost(tmp_path: Path) -> None:
     assert slow["ttftMs"]["mean"] > tier["ttftMs"]["mean"] + 100
 
 
+def test_intervals_hold_what_the_agentic_runs_were_off(tmp_path: Path) -> None:
+    """Simulated over measured, from docs/simulator.md: 8 clients in HBM, and the worse of 16 and 32 with LMCache."""
+    off = {
+        "shared": {"tpotMs": 0.92, "ttftMs": 0.83, "throughputTokensPerSecond": 1.07},
+        "tier": {"tpotMs": 0.69, "ttftMs": 0.56, "throughputTokensPerSecond": 1.55},
+    }
+    talk: dict[str, Any] = {"workload": TALK, "load": {"concurrency": 8}}
+    tier = talk | {"kvOffload": {"hostGibibytes": 64}}
+    found = {"shared": predicted(tmp_path, **talk), "tier": predicted(tmp_path, **tier)}
+    pools = talk | PAIR | {"kvOffload": {"hostGibibytes": 64}}
+    assert {"host-tier-modelled", "prefixes-simulated"} <= set(predicted(tmp_path, **pools)["flags"])
+    for name, factors in off.items():
+        for metric, factor in factors.items():
+            low, high = found[name]["interval80"][metric]
+            value = (low * high) ** 0.5  # the ends are as many times above as below
+            assert low < value / factor < high, (name, metric)
+    plain = predicted(tmp_path)["interval80"]["tpotMs"]
+    alike = found["shared"]["interval80"]["tpotMs"]
+    assert plain[1] / plain[0] < alike[1] / alike[0]
+
+
 @pytest.mark.parametrize(
     ("changes", "fragment"),
     [
