@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 
@@ -22,9 +21,8 @@ def _ready(live: Object) -> Object:
 
 
 def test_plans_search_in_the_way_they_say(cluster: Cluster, operator: MakeOperator) -> None:
-    """A ledger replays to its answer, demands share GPUs, an agent without key or DSPy and a missing trace say so."""
-    agent = {"url": "http://127.0.0.1:9/v1", "model": "m"}
-    keyed = {**agent, "secret": {"name": "llm", "key": "token"}}
+    """A ledger replays to its answer, demands share GPUs, an agent without key and a missing trace say so."""
+    keyed = {"url": "http://127.0.0.1:9/v1", "model": "m", "secret": {"name": "llm", "key": "token"}}
     seeds = builders.serving_plan("seeds", search={"method": "Seeds", "budget": 6}, **SMALL)
     cluster.apply(
         builders.anchor_config_map("anchor-a"),
@@ -55,9 +53,6 @@ def test_plans_search_in_the_way_they_say(cluster: Cluster, operator: MakeOperat
         assert_conditions(live)
         assert _ready(live)["reason"] == "AgentNotConfigured"
         assert says in _ready(live)["message"]
-    if importlib.util.find_spec("dspy") is None:
-        cluster.apply(builders.serving_plan("bare", search={"method": "Agent", "agent": agent}, **SMALL))
-        assert _ready(cluster.wait("servingplan", "bare", "Stalled"))["reason"] == "AgentNotInstalled"
 
     live = cluster.wait("servingplan", "trace", "Stalled")
     assert _ready(live)["reason"] == "TraceNotFound"

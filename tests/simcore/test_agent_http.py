@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -14,79 +10,12 @@ import pytest
 from simcore.agent.dspy_model import DspyModel, Endpoint
 from simcore.agent.search import run_agent
 from simcore.search.ledger import Session, replay
+from tests.chat_server import Reply, called, fields, greedy, is_plan, planned
+from tests.chat_server import serving as server
 from tests.search_spaces import space
 
 pytestmark = pytest.mark.filterwarnings("default")  # DSPy's and LiteLLM's own warnings
 KEY = "sk-secret-1234567890"
-Reply = Callable[[str], "str | tuple[int, str] | None"]
-"""From the request's text to the assistant's message, a status with a body, or None for no answer at all."""
-
-
-@contextmanager
-def server(reply: Reply) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    seen: list[dict[str, Any]] = []
-    stop = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            request = json.loads(body)
-            seen.append({"path": self.path, "authorization": self.headers.get("Authorization"), "body": request})
-            answer = reply(json.dumps(request["messages"]))
-            if answer is None:
-                stop.wait(10)
-                return
-            status, text = (200, _completion(answer)) if isinstance(answer, str) else answer
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    httpd.daemon_threads = True
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{httpd.server_address[1]}/v1", seen
-    finally:
-        stop.set()
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
-
-
-def _completion(text: str) -> str:
-    return json.dumps(
-        {
-            "id": "x",
-            "object": "chat.completion",
-            "created": 0,
-            "model": "m",
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
-            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-        }
-    )
-
-
-def fields(**values: str) -> str:
-    """An answer in the form that DSPy's chat adapter reads."""
-    return "".join(f"[[ ## {name} ## ]]\n{value}\n\n" for name, value in values.items()) + "[[ ## completed ## ]]\n"
-
-
-def planned(configurations: str) -> str:
-    return fields(rationale="r", hypotheses="h1\nh2", configurations_json=configurations, polish_plan="p")
-
-
-def called(tool: str, **arguments: Any) -> str:
-    return fields(next_thought="t", next_tool_name=tool, next_tool_args=json.dumps(arguments))
-
-
-def is_plan(text: str) -> bool:
-    return "configurations_json" in text and "next_tool_name" not in text
 
 
 def search(reply: Reply, *, budget: int = 14, timeout_s: float = 10.0) -> tuple[Session, list[dict[str, Any]]]:
@@ -153,7 +82,7 @@ HOSTILE = {
     "a refusal that repeats the key": lambda text: (401, json.dumps({"error": {"message": f"bad key {KEY}"}})),
     "an unknown tool": lambda text: planned("[]") if is_plan(text) else called("delete_cluster", all=True),
     "wrong arguments": lambda text: planned("[]") if is_plan(text) else called("evaluate", nothing=1),
-    "endless reading": lambda text: planned("[]") if is_plan(text) else called("read_history"),
+    "endless reading": greedy,
     "endless evaluation": lambda text: (
         planned("[]") if is_plan(text) else called("evaluate", configuration={"layout.tensorParallel": 2})
     ),
@@ -177,7 +106,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
     [
         (lambda text: (500, "{}"), 4),  # two rounds that fail, each tried twice
         (lambda text: "no fields at all", 4),  # two rounds, each asked again in another form
-        (lambda text: planned("[]") if is_plan(text) else called("read_history"), 14),  # one that never ends
+        (greedy, 14),  # one that never ends
     ],
 )
 def test_every_request_is_counted_and_none_is_made_beyond_the_budget(reply: Reply, requests: int) -> None:
@@ -198,7 +127,6 @@ def test_a_search_that_was_cut_off_asks_for_no_more_than_its_budget() -> None:
         if len(kept) == 2:
             raise KeyboardInterrupt
 
-    greedy: Reply = lambda text: planned("[]") if is_plan(text) else called("read_history")  # noqa: E731
     with server(greedy) as (base, seen):
         session = Session(space(), budget_count=14)
         model = DspyModel(Endpoint("m", base, KEY))
