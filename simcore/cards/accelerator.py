@@ -39,6 +39,10 @@ class AcceleratorCard:
     sources: Mapping[str, str] = ()  # type: ignore[assignment]
     """Field name to source."""
 
+    def assumptions(self) -> tuple[str, ...]:
+        """`assumed` for people: whose figure it is, and which value was taken."""
+        return tuple(f"{self.name}: {name} = {getattr(self, name):g}" for name in self.assumed)
+
 
 def is_cpu(product: str) -> bool:
     """Whether a product name says that no GPU was, or is to be, measured."""

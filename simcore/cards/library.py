@@ -128,12 +128,12 @@ def load_model_card(name: str) -> ModelCard:
     return replace(card, assumed=card.assumed + entry.assumed)
 
 
-def with_weights_format(card: ModelCard, dtype: str) -> ModelCard:
+def with_weights_format(card: ModelCard, dtype: str, field: str = "weights_dtype") -> ModelCard:
     """`card` as if its linear layers were stored as `dtype` (`fp4` is NVFP4); attention stays unquantised under 4 bit.
 
     For corpora that name a model and a weight format apart. Raises UnknownNameError.
     """
-    form = canonical_format(dtype, "weights_dtype")
+    form = canonical_format(dtype, field)
     old = card.dtypes
     if form in (old.experts, old.weights) and (not card.is_moe or form == old.experts):
         return card

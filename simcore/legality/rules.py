@@ -369,6 +369,14 @@ def context_parallel_decode(case: LegalityCase, parameters: Mapping[str, Any]) -
             yield Finding("attention.k_proj", kv, detail)
 
 
+def context_parallel_flag(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
+    """The engine has a flag for decode context parallelism."""
+    del parameters
+    dcp = case.layout.decode_context_parallel
+    if dcp > 1:
+        yield Finding("attention", dcp, f"no flag of {case.engine.value} is known for decode context parallel {dcp}")
+
+
 def max_position(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
     """The model length is within the checkpoint's positions."""
     del parameters
@@ -399,6 +407,7 @@ RULES: Mapping[str, Rule] = {
     "gpu-budget": gpu_budget,
     "nodes-whole": nodes_whole,
     "context-parallel-decode": context_parallel_decode,
+    "context-parallel-flag": context_parallel_flag,
     "max-position": max_position,
 }
 """Every rule of one engine replica; `disaggregated-tp` compares two of them (`disaggregation.py`)."""

@@ -145,6 +145,10 @@ def plan_memory(request: MemoryRequest) -> MemoryPlan:
         fraction = minimum_memory_fraction(free_before_bytes=total, weight_bytes=weights[worst])
     length = request.model_length_tokens or card.max_position_tokens or None
     per_engine = None if tokens_per_rank is None else tokens_per_rank * widths.attention_dp
+    if tokens_per_rank == 0 and not found:
+        size = pools[stage] if pools is not None else 0
+        detail = f"does not fit: a KV pool of {size} B holds no block of {request.block_tokens} tokens"
+        found.append(MemoryViolation("memory-fit", "kv-pool", size, detail))
     found += _length_violations(request, tokens_per_rank, profiles[stage])
     return MemoryPlan(
         weight_bytes_per_gpu=weights[worst] if weights else None,

@@ -257,7 +257,11 @@ def model_card(case: CheckInput) -> ModelCard:
         card = load_model_card(given.name)
     else:
         raise InputError("model", {}, "name a built-in card or give a config")
-    return card if given.weights_format is None else with_weights_format(card, given.weights_format)
+    if case.redundant_experts and not card.is_moe and not card.unknown:
+        raise InputError("redundantExperts", case.redundant_experts, "be absent", f"{card.name} has no routed experts")
+    if given.weights_format is None:
+        return card
+    return with_weights_format(card, given.weights_format, "model.weightsFormat")
 
 
 def engine_input(case: CheckInput) -> EngineInput:

@@ -24,7 +24,7 @@ from simcore.legality import (
     judge_pair,
 )
 from simcore.legality.judge import suggest_layouts
-from simcore.memory import MemoryPlan, kv_transfer_bytes, plan_memory
+from simcore.memory import MemoryPlan, kv_transfer_bytes, plan_memory, weight_bytes_by_stage
 from simcore.prediction.case import (
     CheckInput,
     engine_input,
@@ -37,6 +37,8 @@ from simcore.prediction.case import (
     to_layout,
 )
 
+WEIGHTS_TOLERANCE_FRAC = 0.1
+"""Allocator and buffers stay below it; a wrong format or a replicated part does not (sglang#7691: 1.8 times)."""
 _FIGURES = (
     "gpusPerEngine", "nodesPerEngine", "attentionTensorParallel", "weightBytesPerGpu", "kvBytesPerTokenPerRank",
     "kvPoolTokensPerRank", "kvPoolTokensPerEngine", "longestContextTokens", "concurrencyAtMaxModelLength",
@@ -83,7 +85,7 @@ def _answer(judgement: Judgement, legal: LegalityCase, memory: MemoryPlan | None
     violations = [_violation(item) for item in judgement.violations]
     violations += [_violation(item) for item in (() if memory is None else memory.violations)]
     verdict = Verdict.ILLEGAL if violations else judgement.verdict
-    advisories = list(judgement.advisories) + _length_advice(legal, memory)
+    advisories = list(judgement.advisories) + _length_advice(legal, memory) + _weight_advice(legal, case)
     return {
         "verdict": verdict.value,
         "violations": violations,
@@ -117,6 +119,27 @@ def _length_advice(legal: LegalityCase, memory: MemoryPlan | None) -> list[str]:
         return []
     tokens = memory.pool_tokens_per_rank
     return [f"the checkpoint's {longest} positions exceed the pool: set a maximum model length of at most {tokens}"]
+
+
+def _weight_advice(legal: LegalityCase, case: CheckInput) -> list[str]:
+    """Measured weights that the config does not explain, and draft layers that the checkpoint does not have."""
+    card, layout, given, found = legal.card, legal.layout, case.weight_bytes_per_gpu, []
+    if card.unknown or layout.pipeline_parallel > card.layers_count:
+        return []
+    if case.draft_layers > card.mtp_layers_count:
+        held = card.mtp_layers_count
+        found.append(
+            f"draftLayers {case.draft_layers}, the config has {held} MTP layers: the rest is counted like them"
+        )
+    if given is not None:
+        stages = weight_bytes_by_stage(card=card, layout=layout, engine=legal.engine, split=legal.split)
+        counted = max(sum(stage.values()) for stage in stages)
+        if abs(given - counted) > WEIGHTS_TOLERANCE_FRAC * counted:
+            found.append(
+                f"measured weights of {given} B are {given / counted:.2f} times the {counted} B that the config gives "
+                "for this layout: the engine runs another layout or format, or holds copies"
+            )
+    return found
 
 
 def _layout_figures(legal: LegalityCase) -> dict[str, Any]:
