@@ -159,14 +159,11 @@ def test_two_harvests_on_one_node_take_turns(team: Cluster, timings: dict[str, f
         phases = [pod["status"]["phase"] for pod in pods if "nodeName" in pod["spec"]]
         assert phases.count("Running") <= 1
         live = team.list("anchorharvests")
-        reasons = [item["reason"] for found in live for item in found.get("status", {}).get("conditions", [])]
+        conditions = [item for found in live for item in found.get("status", {}).get("conditions", [])]
+        reasons = [item["reason"] for item in conditions]
         seen_waiting = seen_waiting or "WaitingForNode" in reasons
         assert not any(reason.endswith("Failed") for reason in reasons), reasons
-        return len(live) == 2 and all(
-            any(item["type"] == "Ready" and item["status"] == "True" for item in found["status"]["conditions"])
-            for found in live
-            if "status" in found
-        )
+        return [item["status"] for item in conditions if item["type"] == "Ready"] == ["True", "True"]
 
     until(are_ready, "both harvests are Ready", timeout_s=HARVEST_S)
     timings["two harvests in turn"] = time.monotonic() - started_s
