@@ -182,3 +182,32 @@ def test_the_example_mix_is_served(tmp_path: Path) -> None:
     assert code == 0
     assert mix["servedTokensPerSecond"] == mix["demandTokensPerSecond"] == 17_000
     assert mix["gpus"] < mix["gpuBudget"] == 8
+
+
+def test_explain_reads_traces_of_claims_and_asks_no_language_model(tmp_path: Path) -> None:
+    """The plan's own choice; without the folder it names the option for it; an agent's search is not made again."""
+    (tmp_path / "claims" / "traces").mkdir(parents=True)
+    row = {"timestamp": 0, "input_length": 1024, "output_length": 64, "hash_ids": [1, 2]}
+    (tmp_path / "claims" / "traces" / "hour.jsonl").write_text((json.dumps(row) + "\n") * 32)
+    trace = {"trace": {"claim": {"claimName": "traces", "path": "hour.jsonl"}}}
+    claims = ("--claims", str(tmp_path / "claims"))
+    code, out, _ = invoke(tmp_path, PLAN | {"workload": trace, "load": {"concurrencies": [1, 16]}}, *claims)
+    assert code == 0
+    (chosen,) = json.loads(out)["selected"]
+
+    def explain(*more: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, ["explain", str(tmp_path / "plan.yaml"), ANCHORS, "-o", "json", *more])
+        return result.exit_code, result.stdout, result.stderr
+
+    code, out, _ = explain(*claims)
+    assert code == 0
+    (tier,) = json.loads(out)["tiers"]
+    for figure in ("tokensPerSecondPerGpu", "tpotMicroseconds", "ttftMilliseconds"):
+        assert tier["chosen"][figure] == chosen["predicted"][figure]
+    code, _, err = explain()
+    assert code == 2
+    assert "name the folder of claims with --claims" in err
+    (tmp_path / "plan.yaml").write_text(json.dumps(PLAN | {"search": {"method": "Agent", "agent": AGENT}}))
+    code, _, err = explain()
+    assert code == 2
+    assert "`search.method` must be explained from its result" in err

@@ -12,7 +12,7 @@ import typer
 from inferasim_operator import plan_explanation
 from inferasim_operator.cli import cluster
 from inferasim_operator.cli import plan as plan_command
-from inferasim_operator.cli.options import Context, Kubeconfig, Namespace, Report
+from inferasim_operator.cli.options import Claims, Context, Kubeconfig, Namespace, Report
 from inferasim_operator.cli.output import Format, emit, exit_codes, screen, write_page
 from inferasim_operator.planning import answer_prepared
 from inferasim_operator.report import explain as page
@@ -31,6 +31,7 @@ def explain(
         str | None,
         typer.Option(help="Also compare with split pools whose KV cache MoRI, NIXL or Mooncake hands over."),
     ] = None,
+    claims: Claims = None,
     report: Report = None,
     namespace: Namespace = None,
     context: Context = None,
@@ -43,7 +44,7 @@ def explain(
     with exit_codes():
         name = cluster.plan_name(files)
         if name is None:
-            document = explain_files(files, disaggregation)
+            document = explain_files(files, disaggregation, claims)
         elif disaggregation is not None:
             raise InputError(
                 "disaggregation", disaggregation, "come with the plan's files", "a live plan is not priced"
@@ -55,13 +56,19 @@ def explain(
         write_page(report, page.render, document)
 
 
-def explain_files(files: list[str], disaggregation: str | None = None) -> dict[str, Any]:
+def explain_files(files: list[str], disaggregation: str | None = None, claims: Path | None = None) -> dict[str, Any]:
     """The explanation of one result, or of the plan in `files`. Raises InputError."""
     if disaggregation is not None:
         plan_explanation.backend(disaggregation)  # before the search, which takes longer
     result = _result(files[0]) if len(files) == 1 else None
     if result is None:
-        prepared, answer = answer_prepared(plan_command.gather(files))
+        request = plan_command.gather(files)
+        if (request["spec"].get("search") or {}).get("method") == "Agent":
+            must = "be explained from its result, in which a language model is not asked again"
+            raise InputError("search.method", "Agent", must, "inferasim plan -o json writes it")
+        if claims is not None:
+            request["claims"] = str(claims)
+        prepared, answer = answer_prepared(request)
         return plan_explanation.from_answer(prepared, answer, disaggregation)
     if disaggregation is not None:
         raise InputError("disaggregation", disaggregation, "come with the plan's files", "a result prices nothing")

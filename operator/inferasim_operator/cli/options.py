@@ -27,6 +27,9 @@ Report = Annotated[
     Path | None,
     typer.Option("--report", metavar="FILE", callback=_writable, help="Also write a self-contained HTML page."),
 ]
+Claims = Annotated[
+    Path | None, typer.Option("--claims", help="Folder that holds a folder per claim, for traces on volumes.")
+]
 Namespace = Annotated[str | None, typer.Option("-n", "--namespace", help="Namespace; the context's when absent.")]
 Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig.")]
 Kubeconfig = Annotated[

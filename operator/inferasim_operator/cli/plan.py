@@ -17,7 +17,7 @@ from rich.table import Table
 from inferasim_operator.api.v1alpha1.common import API_VERSION
 from inferasim_operator.api.v1alpha1.servingplan import SearchMethod
 from inferasim_operator.cli import documents
-from inferasim_operator.cli.options import Report
+from inferasim_operator.cli.options import Claims, Report
 from inferasim_operator.cli.output import EXIT_INFEASIBLE, Format, emit, exit_codes, note, screen, write_page
 from inferasim_operator.kinds.servingplan.inputs import trace_data
 from inferasim_operator.kinds.servingplan.render import TRACE_KEY
@@ -126,9 +126,7 @@ def plan(
     ledger: Annotated[
         Path | None, typer.Option(help="Write the trials of Seeds or Agent here, a JSON line each.")
     ] = None,
-    claims: Annotated[
-        Path | None, typer.Option(help="Folder that holds a folder per claim, for traces on volumes.")
-    ] = None,
+    claims: Claims = None,
     table: Annotated[Path | None, typer.Option(help="Write all candidates here, as Parquet.")] = None,
     replay: Annotated[
         Path | None, typer.Option(help="Repeat the trials of this ledger; no language model is asked.")
