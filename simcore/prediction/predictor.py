@@ -20,7 +20,7 @@ from simcore.des.workload.batch import Workload
 from simcore.errors import InputError, NoAnchorError
 from simcore.laws.speculation import Drafter
 from simcore.legality import LegalityCase, Verdict, enumerate_layouts, judge
-from simcore.memory import MemoryPlan, MemoryRequest, Reserve, kv_format, plan_memory
+from simcore.memory import MemoryPlan, MemoryRequest, Reserve, WeightChoices, kv_format, plan_memory
 from simcore.memory.pool import DEFAULT_MEMORY_FRAC
 from simcore.prediction.bounds import Bound, replica_bound
 from simcore.prediction.costs import CostRequest, Speculation, build_cost
@@ -67,6 +67,18 @@ class KvOffload:
 
 
 @dataclass(frozen=True)
+class StatedMemory:
+    """What the user measured or fixed of memory, as `check` takes it; None is computed."""
+
+    choices: WeightChoices = WeightChoices()
+    weight_bytes: int | None = None
+    draft_weight_bytes: int | None = None
+    free_before_bytes: int | None = None
+    reserve: Reserve | None = None
+    kv_scale_bytes_per_vector: int = 0
+
+
+@dataclass(frozen=True)
 class Overrides:
     """What the user fixes; None takes the engine's default or the anchor's value."""
 
@@ -81,6 +93,7 @@ class Overrides:
     attention_backend: str | None = None
     moe_backend: str | None = None
     partition: str | None = None
+    memory: StatedMemory = StatedMemory()
     speculation: Speculation | None = None
     """A drafter added to an anchor that was measured without one."""
     fusions: tuple[str, ...] = ()
@@ -208,6 +221,8 @@ class Predictor:
             accelerator=setting.accelerator,
             gpus_per_node=gpus_per_node,
             kv_dtype=overrides.kv_dtype,
+            redundant_experts_count=overrides.memory.choices.redundant_experts_count,
+            fused_shared_experts=overrides.memory.choices.fused_shared_experts,
         )
 
     def _anchor_version(self, engine: Engine) -> str | None:
@@ -241,9 +256,9 @@ class Predictor:
     def _memory(self, option: EngineOption, layout: Layout, anchor: Anchor | None, kv_dtype: str | None) -> MemoryPlan:
         setting, overrides = self.setting, self.setting.overrides
         defaults = engine_defaults(option.engine)
-        measured = anchor.memory if anchor else None
-        reserve = None
-        if measured is not None:
+        measured, stated = anchor.memory if anchor else None, overrides.memory
+        reserve = stated.reserve
+        if measured is not None and reserve is None:
             # Absolute bytes as harvested, never a share carried to another width or GPU (public case A19).
             reserve = Reserve(
                 non_torch_bytes=measured.non_torch_bytes or 0,
@@ -254,7 +269,16 @@ class Predictor:
             card=setting.card,
             engine=option.engine,
             layout=layout,
-            kv=kv_format(kv_dtype, card=setting.card, engine=option.engine),
+            kv=kv_format(
+                kv_dtype,
+                card=setting.card,
+                engine=option.engine,
+                scale_bytes_per_vector=stated.kv_scale_bytes_per_vector,
+            ),
+            choices=stated.choices,
+            weight_bytes=stated.weight_bytes,
+            draft_weight_bytes=stated.draft_weight_bytes,
+            free_before_bytes=stated.free_before_bytes,
             hbm_bytes=setting.accelerator.hbm_bytes,
             memory_frac=overrides.memory_frac,
             block_tokens=overrides.block_tokens or defaults.block_tokens,
@@ -546,7 +570,7 @@ class Predictor:
         anchor_name: str | None,
     ) -> Source:
         reasons = {f"reason{index + 1}": text for index, text in enumerate(cost.reasons)}
-        assumed = (*memory.assumed, *self.setting.card.assumed, *self.setting.accelerator.assumed)
+        assumed = (*memory.assumed, *self.setting.card.assumed, *self.setting.accelerator.assumptions())
         return Source(
             mode="anchored" if anchor is not None else "simulate",
             anchor_name=anchor_name,

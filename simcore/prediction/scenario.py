@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
+from pydantic.alias_generators import to_camel
 
 from simcore.anchors.schema import Anchor
-from simcore.cards.layout import Engine, Layout
+from simcore.cards.layout import Engine, Layout, resolve
 from simcore.cards.model import ModelCard
 from simcore.des.config import Admission, Routing
 from simcore.errors import InputError
 from simcore.laws.handoff import HandoffBackend
 from simcore.laws.speculation import DEPTH_LIMIT, Drafter
+from simcore.memory import Reserve, WeightChoices
 from simcore.prediction import case
 from simcore.prediction.case import Bytes, CheckInput, Count, LayoutInput, Strict, Width, one_line
 from simcore.prediction.costs import Speculation
-from simcore.prediction.predictor import KvOffload, Mode, Overrides, Setting
+from simcore.prediction.predictor import KvOffload, Mode, Overrides, Setting, StatedMemory
 from simcore.prediction.traffic import (
     LoadInput,
     TraceInput,
@@ -31,6 +33,18 @@ from simcore.prediction.traffic import (
 from simcore.units import GIB
 
 POOL_KEYS = ("layout", "replicas")
+ASSUMED_BALANCE = "redundant experts: their memory is counted, what their balance brings is not priced"
+NOT_PRICED: Mapping[str, str] = {
+    "enumerate_": "a prediction is of one layout; `check` lists the legal ones",
+    "pipeline_layer_split": "stages are priced as the engine's even split",
+    "capture_sizes": "captured batch sizes are the anchor's",
+    "sparse_indexer": "`check` sizes that buffer",
+    "transfer": "pools hand over what their traffic needs: give `prefill` and `decode`",
+    "footprint": "`check` answers it",
+    "node_labels": "`check` reads them",
+    "allocatable_devices": "`check` reads it",
+    "largest_pipeline_parallel": "a prediction is of one layout",
+}
 ASSUMED_HANDOFF = "KV hand-off by MoRI: `handoff` names no backend"
 
 
@@ -130,6 +144,17 @@ class Scenario:
     def card(self) -> ModelCard:
         return self.setting.card
 
+    def subject(self) -> dict[str, Any]:
+        """What a prediction is about, in the words of its document: without them its figures are nobody's."""
+        return {
+            "model": self.card.name,
+            "engine": self.engine.value,
+            "engineVersion": self.version,
+            "accelerator": self.setting.accelerator.name,
+            "promptTokens": self.setting.prompt_tokens,
+            "outputTokens": self.setting.output_tokens,
+        }
+
 
 def anchor_paths(document: Mapping[str, Any]) -> list[str]:
     """The anchors that a scenario names, before anything else of it is read. Raises InputError."""
@@ -159,6 +184,7 @@ def load_scenario(
     check_traffic(given.workload, given.load)
     _check_pools(given)
     _check_caching(given)
+    _refuse_what_is_not_priced(given)
     overrides = _overrides(given, engine_words)
     lengths = traffic_lengths(given.workload)
     first = given.layout if given.prefill is None else given.prefill.layout
@@ -182,7 +208,7 @@ def load_scenario(
             _pool_overrides(replace(overrides, kv_offload=None), given.decode),
             HandoffBackend(given.handoff.backend) if given.handoff else HandoffBackend.MORI,
         )
-    return Scenario(
+    scenario = Scenario(
         setting=setting,
         engine=engine,
         version=engine_words.version,
@@ -196,8 +222,41 @@ def load_scenario(
         routing=Routing(given.routing),
         seed=given.seed,
         decode=decode,
-        assumed=(ASSUMED_HANDOFF,) if decode is not None and given.handoff is None else (),
+        assumed=_assumed(given),
     )
+    _check_budget(given, scenario)
+    return scenario
+
+
+def _assumed(given: ScenarioInput) -> tuple[str, ...]:
+    notes = [ASSUMED_HANDOFF] if given.decode is not None and given.handoff is None else []
+    notes += [ASSUMED_BALANCE] if given.redundant_experts else []
+    return tuple(notes)
+
+
+def _refuse_what_is_not_priced(given: ScenarioInput) -> None:
+    """Keys of `check` that would change nothing here: an answer that leaves one out would be another question's."""
+    for name, why in NOT_PRICED.items():
+        if getattr(given, name):
+            raise InputError(to_camel(name).rstrip("_"), "given", "be absent", why)
+    pools = [(f"{name}.layout", pool.layout) for name in ("prefill", "decode") if (pool := getattr(given, name))]
+    for field, layout in [("layout", given.layout), *pools]:
+        for name in ("prefill_context_parallel", "decode_context_parallel", "context_parallel"):
+            if layout is not None and (getattr(layout, name) or 1) > 1:
+                must = "be 1: context parallelism is not priced"
+                hint = "it changes the attention kernels, and no anchor states one; `check` says what it holds"
+                raise InputError(f"{field}.{to_camel(name)}", getattr(layout, name), must, hint)
+
+
+def _check_budget(given: ScenarioInput, scenario: Scenario) -> None:
+    """The replicas fit in the GPUs that the scenario says there are."""
+    pools = [(scenario.layout, scenario.replicas_count)]
+    pools += [(scenario.decode.layout, scenario.decode.replicas_count)] if scenario.decode else []
+    is_moe = scenario.card.is_moe
+    wanted = sum(count * resolve(layout, scenario.engine, is_moe=is_moe).gpus_count for layout, count in pools)
+    there = given.total_gpus
+    if there is not None and wanted > there:
+        raise InputError("gpus", there, f"be at least the {wanted} GPUs that the deployment takes")
 
 
 def _read(document: Mapping[str, Any], folder: Path | None) -> ScenarioInput:
@@ -259,7 +318,7 @@ def _overrides(given: ScenarioInput, engine: case.EngineInput) -> Overrides:
         kv_dtype=None if given.kv_dtype == "auto" else given.kv_dtype,  # the checkpoint's, or as the anchor ran
         memory_frac=given.memory_fraction,
         block_tokens=given.block_size if given.block_size > 1 else None,
-        max_running_requests=given.max_running_requests,
+        max_running_requests=_running_cap(given),
         max_batched_tokens=given.max_batched_tokens,
         chunk_tokens=given.chunk_tokens,
         max_model_length_tokens=given.max_model_length,
@@ -267,10 +326,31 @@ def _overrides(given: ScenarioInput, engine: case.EngineInput) -> Overrides:
         attention_backend=engine.attention_backend,
         moe_backend=engine.moe_backend,
         partition=given.partition,
+        memory=_stated_memory(given, engine),
         speculation=speculation,
         kv_offload=offload,
         prefix_caching=given.prefix_caching is not False,
         admission=Admission(given.admission),
+    )
+
+
+def _running_cap(given: ScenarioInput) -> int | None:
+    """Each running request of a hybrid model takes a state slot (public case A19)."""
+    cap, slots = given.max_running_requests, given.state_blocks
+    if cap is not None and slots is not None and cap > slots:
+        raise InputError("maxRunningRequests", cap, f"be at most the {slots} state blocks")
+    return cap or slots
+
+
+def _stated_memory(given: ScenarioInput, engine: case.EngineInput) -> StatedMemory:
+    reserve = given.reserve
+    return StatedMemory(
+        choices=WeightChoices(given.redundant_experts, engine.fused_shared_experts, given.draft_layers),
+        weight_bytes=given.weight_bytes_per_gpu,
+        draft_weight_bytes=given.draft_weight_bytes,
+        free_before_bytes=given.free_bytes_before_load,
+        reserve=None if reserve is None else Reserve(reserve.non_torch_bytes, reserve.graph_bytes, reserve.peak_bytes),
+        kv_scale_bytes_per_vector=given.kv_scale_bytes_per_vector,
     )
 
 

@@ -82,6 +82,12 @@ RESULT: dict[str, Any] = {
 }
 LATENCY = {"mean": 21.0, "median": 20.0, "p90": 30.0, "p99": None, "p999": None}
 PREDICTION: dict[str, Any] = {
+    "model": "Llama-3.1-8B",
+    "engine": "SGLang",
+    "engineVersion": None,
+    "accelerator": "MI355X",
+    "promptTokens": 8192,
+    "outputTokens": 1024,
     "layout": "TP1",
     "gpus": 1,
     "concurrency": 64,

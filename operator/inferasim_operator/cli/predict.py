@@ -14,6 +14,7 @@ from inferasim_operator.cli import documents
 from inferasim_operator.cli.options import Report
 from inferasim_operator.cli.output import Format, emit, exit_codes, screen, write_page
 from inferasim_operator.report import run as pages
+from inferasim_operator.report.numbers import gpus
 from simcore.anchors.builtin import builtin_anchor, builtin_anchors
 from simcore.anchors.schema import Anchor, load_anchor
 from simcore.prediction.one import predict as predict_scenario
@@ -34,7 +35,8 @@ def predict(
 
 def run(file: str) -> dict[str, Any]:
     """The prediction of the scenario in `file`; paths in it are relative to it. Raises InputError and its kin."""
-    return predict_scenario(read_scenario(documents.load_document(file), file)).document()
+    scenario = read_scenario(documents.load_document(file), file)
+    return predict_scenario(scenario).document() | scenario.subject()
 
 
 def read_scenario(document: Mapping[str, Any], file: str) -> Scenario:
@@ -56,8 +58,8 @@ def draw(result: Mapping[str, Any]) -> None:
     """The prediction for people: latencies, throughput with interval, where the step's time goes, what to doubt."""
     console = screen()
     console.print(
-        f"[bold]{result['layout']}[/bold], {result['gpus']} GPUs, mode {result['mode']}, "
-        f"anchor {result['source']['anchor'] or 'none: ranks only'}",
+        f"{result['model']} on {result['engine']} [bold]{result['layout']}[/bold], {gpus(result['gpus'])} "
+        f"{result['accelerator']}, mode {result['mode']}, anchor {result['source']['anchor'] or 'none: ranks only'}",
         highlight=False,
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

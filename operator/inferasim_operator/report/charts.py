@@ -61,7 +61,7 @@ def scatter(
     ordered = sorted(points, key=lambda p: (bool(p.label), p.x, p.y))
     drawn = join(
         _axes(x, y, x_name, y_name, number),
-        [_limit(limit, x) for limit in limits],
+        [_limit(limit, x, [(x(p.x), y(p.y)) for p in points]) for limit in limits],
         _envelope(envelope, x, y),
         [_spread(point, x, y) for point in marked],
         [_mark(point, x, y, at, marked) for at, point in enumerate(ordered)],
@@ -106,10 +106,17 @@ def _axes(x: scale.Scale, y: scale.Scale, x_name: str, y_name: str, number: Call
     return tag("g", grid, names, aria_hidden="true")
 
 
-def _limit(limit: Limit, x: scale.Scale) -> Markup:
-    at = x(limit.x)
+def _limit(limit: Limit, x: scale.Scale, marks: Sequence[tuple[float, float]]) -> Markup:
+    """The line, and its name at the end of it that has fewer marks."""
+    at, length = x(limit.x), len(limit.text) * _GLYPH_WIDTH
+
+    def crowd(top: float, bottom: float) -> int:
+        return sum(at - 20 <= mx <= at + 4 and top <= my <= bottom for mx, my in marks)
+
+    is_low = crowd(BOTTOM - length, BOTTOM) <= crowd(TOP, TOP + length)
+    end, anchor = (BOTTOM - 5, "start") if is_low else (TOP + 5, "end")
     line = tag("line", x1=at, x2=at, y1=TOP, y2=BOTTOM, class_="limit")
-    text = _text(limit.text, at - 4, BOTTOM - 5, "start", "limit-name", turn=f"rotate(-90 {at - 4:g} {BOTTOM - 5})")
+    text = _text(limit.text, at - 4, end, anchor, "limit-name", turn=f"rotate(-90 {at - 4:g} {end})")
     return tag("g", line, text)
 
 

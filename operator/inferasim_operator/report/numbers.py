@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -72,3 +73,10 @@ def layout(document: Mapping[str, int]) -> str:
         if document.get(key, 1) > 1:
             text += f"-{label}{document[key]}"
     return text
+
+
+def words(key: str) -> str:
+    """A key of a document for people, e.g. `kvPoolBytesPerGpu` as `KV pool bytes per GPU`."""
+    spoken = {"kv": "KV", "gpu": "GPU", "gpus": "GPUs", "hbm": "HBM"}
+    parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", key).lower().split()
+    return " ".join(spoken.get(part, part) for part in parts)

@@ -16,6 +16,7 @@ from inferasim_operator.report.numbers import (
     latency_span,
     short,
     span,
+    words,
 )
 
 Document = Mapping[str, Any]
@@ -26,13 +27,16 @@ NAMES = ("mean", "median", "p90", "p99", "p99.9")
 def prediction(document: Document) -> str:
     """The page of what `inferasim predict -o json` prints. Raises KeyError or TypeError for another document."""
     source, interval = document["source"], document["interval80"]
-    title = f"{document['layout']}: prediction"
+    title = f"{document['model']} on {document['engine']} {document['layout']}: prediction"
     rate = document["throughputTokensPerSecondPerGpu"]
     total = document["throughputTokensPerSecond"]
     of_all = _ends(interval.get("throughputTokensPerSecond"))
     # The interval is of all GPUs together; a GPU's is the same share of its figure.
     per_gpu = None if of_all is None or not total else {end: value * rate / total for end, value in of_all.items()}
-    summary: list[Content] = [f"{gpus(document['gpus'])}, {_load(document)}. "]
+    lengths = f"{count(document['promptTokens'])} prompt and {count(document['outputTokens'])} output tokens"
+    summary: list[Content] = [
+        f"{gpus(document['gpus'])} {document['accelerator']}, {', '.join((lengths, *_load(document)))}. "
+    ]
     if document["mode"] == "simulate":
         summary.append(tag("strong", "Not measured: figures rank configurations, they promise nothing.", class_="bad"))
     else:
@@ -77,12 +81,10 @@ def _per_user(tpot_ms: Iterable[float] | None) -> str | None:
     return span({"low": 1000 / high, "high": 1000 / low}) if low > 0 else None
 
 
-def _load(document: Document) -> str:
+def _load(document: Document) -> list[str]:
     clients, requests = document.get("concurrency"), document.get("requests")
-    told = "" if clients is None else f"{count(clients)} in flight"
-    return ", ".join(
-        part for part in (told, "" if requests is None else f"{count(requests)} requests simulated") if part
-    )
+    told = [] if clients is None else [f"{count(clients)} in flight"]
+    return told if requests is None else [*told, f"{count(requests)} requests simulated"]
 
 
 def _ends(pair: Iterable[float] | None) -> dict[str, float] | None:
@@ -163,12 +165,13 @@ def _doubts(document: Document) -> Markup:
 
 def _other(document: Document, keys: Iterable[str]) -> Markup:
     rows = [
-        (f"{key}.{name}" if len(values) > 1 else key, _plain(value))
+        (f"{words(key)}: {words(name)}" if len(values) > 1 else words(key), _plain(value))
         for key in keys
         for values in [document.get(key) or {}]
         for name, value in values.items()
     ]
-    rows += [(name, _plain(document.get(name))) for name in ("kvOccupancyFraction", "mixedStepFraction", "preemptions")]
+    others = ("kvOccupancyFraction", "mixedStepFraction", "preemptions")
+    rows += [(words(name), _plain(document.get(name))) for name in others]
     return section("Every figure", details("Memory, queueing, cache", facts(rows)), id_="figures")
 
 
@@ -237,9 +240,11 @@ def replay(document: Document) -> str:
             id_="replicas",
         ),
         section(
-            "Provenance",
-            facts((name, _plain(value)) for name, value in document.items() if not isinstance(value, dict | list)),
-            id_="provenance",
+            "Every figure",
+            facts(
+                (words(name), _plain(value)) for name, value in document.items() if not isinstance(value, dict | list)
+            ),
+            id_="figures",
         ),
     )
 
