@@ -70,7 +70,7 @@ class KvOffload:
 class StatedMemory:
     """What the user measured or fixed of memory, as `check` takes it; None is computed."""
 
-    choices: WeightChoices = WeightChoices()
+    choices: WeightChoices = field(default_factory=WeightChoices)
     weight_bytes: int | None = None
     draft_weight_bytes: int | None = None
     free_before_bytes: int | None = None
@@ -93,7 +93,7 @@ class Overrides:
     attention_backend: str | None = None
     moe_backend: str | None = None
     partition: str | None = None
-    memory: StatedMemory = StatedMemory()
+    memory: StatedMemory = field(default_factory=StatedMemory)
     speculation: Speculation | None = None
     """A drafter added to an anchor that was measured without one."""
     fusions: tuple[str, ...] = ()

@@ -202,35 +202,49 @@ def load_scenario(
     )
     decode = None
     if given.decode is not None:
+        side, copies = _apart(case.to_layout(given.decode.layout, engine), engine, card)
         decode = DecodePool(
-            case.to_layout(given.decode.layout, engine),
-            given.decode.replicas,
+            side,
+            given.decode.replicas * copies,
             _pool_overrides(replace(overrides, kv_offload=None), given.decode),
             HandoffBackend(given.handoff.backend) if given.handoff else HandoffBackend.MORI,
         )
+    layout, copies = _apart(case.to_layout(first, engine), engine, card)
     scenario = Scenario(
         setting=setting,
         engine=engine,
         version=engine_words.version,
         image=None,
-        layout=case.to_layout(first, engine),
+        layout=layout,
         gpus_per_node=given.node_gpus,
         nodes_count=given.nodes or 1,
         workload=given.workload,
         load=given.load,
-        replicas_count=(given.replicas or 1) if given.prefill is None else given.prefill.replicas,
+        replicas_count=copies * ((given.replicas or 1) if given.prefill is None else given.prefill.replicas),
         routing=Routing(given.routing),
         seed=given.seed,
         decode=decode,
-        assumed=_assumed(given),
+        assumed=_assumed(given, copies),
     )
     _check_budget(given, scenario)
     return scenario
 
 
-def _assumed(given: ScenarioInput) -> tuple[str, ...]:
+def _apart(layout: Layout, engine: Engine, card: ModelCard) -> tuple[Layout, int]:
+    """Data-parallel ranks that share no weight and no step are copies: the layout of one, and how many there are.
+
+    All of a dense model's are, and SGLang's without DP attention (public case B03).
+    """
+    is_shared = card.is_moe and (engine is not Engine.SGLANG or layout.attention_data_parallel > 1)
+    if is_shared or layout.data_parallel == 1 or layout.attention_data_parallel > 1:
+        return layout, 1
+    return replace(layout, data_parallel=1), layout.data_parallel
+
+
+def _assumed(given: ScenarioInput, copies_count: int) -> tuple[str, ...]:
     notes = [ASSUMED_HANDOFF] if given.decode is not None and given.handoff is None else []
     notes += [ASSUMED_BALANCE] if given.redundant_experts else []
+    notes += [f"{copies_count} data-parallel ranks are copies, priced as replicas"] if copies_count > 1 else []
     return tuple(notes)
 
 
