@@ -80,6 +80,7 @@ def _kopf_settings(options: settings.Settings) -> kopf.OperatorSettings:
     configured.posting.enabled = False  # events are our own, and few
     configured.scanning.disabled = True  # C08: no right to watch CRDs and namespaces is needed
     configured.networking.request_timeout = 60.0
+    configured.queueing.idle_timeout = 0.1  # handlers are done at once; thousands of tasks that wait are memory
     configured.watching.inactivity_timeout = options.watch_inactivity_s
     configured.process.ultimate_exiting_timeout = 30.0
     return configured
