@@ -1,0 +1,64 @@
+"""`predict` takes the keys of `check`: what changes nothing in its answer is refused, what it can honour it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simcore import load_scenario, predict
+from simcore.anchors.builtin import builtin_anchor
+from simcore.errors import InfeasibleError, InputError
+from simcore.prediction.result import Prediction
+
+NAME = "llama-3.1-8b-sglang-mi355x-tp1"
+SCENARIO: dict[str, Any] = {
+    "model": "Llama-3.1-8B", "engine": {"name": "SGLang"}, "accelerator": "MI355X", "layout": {"tensorParallel": 1},
+    "anchors": [NAME], "workload": {"fixed": {"promptTokens": 1024, "outputTokens": 64}},
+    "load": {"concurrency": 16, "requests": 32},
+}  # fmt: skip
+
+
+def _predict(**changes: Any) -> Prediction:
+    return predict(load_scenario(SCENARIO | changes, {NAME: builtin_anchor(NAME)}))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"layout": {"tensorParallel": 8, "decodeContextParallel": 8}}, "layout.decodeContextParallel"),
+        ({"layout": {"tensorParallel": 1, "prefillContextParallel": 2}}, "layout.prefillContextParallel"),
+        ({"layout": {"tensorParallel": 1, "contextParallel": 2}}, "layout.contextParallel"),
+        ({"enumerate": True}, "enumerate"),
+        ({"pipelineLayerSplit": [20, 12], "layout": {"pipelineParallel": 2}}, "pipelineLayerSplit"),
+        ({"captureSizes": [1, 2]}, "captureSizes"),
+        ({"footprint": {"sequences": 1, "tokens": 2}}, "footprint"),
+        ({"transfer": {"promptTokens": 2}}, "transfer"),
+        ({"allocatableDevices": 8}, "allocatableDevices"),
+        ({"gpus": 4, "replicas": 8}, "gpus"),
+        ({"gpus": 4, "layout": {"tensorParallel": 8}}, "gpus"),
+        ({"stateBlocks": 8, "maxRunningRequests": 9}, "maxRunningRequests"),
+        ({"redundantExperts": 8}, "redundantExperts"),
+    ],
+    ids=str,
+)
+def test_what_is_not_priced_is_refused_by_its_name(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _predict(**change)
+    assert caught.value.field == field
+
+
+def test_data_parallel_copies_are_replicas() -> None:
+    """Independent copies answer as one does, each with its share of the clients: adding some makes no prompt faster."""
+    one, two = _predict(), _predict(layout={"dataParallel": 2}, load={"concurrency": 32, "requests": 64})
+    assert two.gpus_count == 2
+    assert (two.tpot_s, two.ttft.mean_s) == pytest.approx((one.tpot_s, one.ttft.mean_s), rel=1e-9)
+    assert two.throughput_tokens_per_s == pytest.approx(2 * one.throughput_tokens_per_s, rel=1e-9)
+    assert any("copies, priced as replicas" in note for note in two.source.assumed)
+
+
+def test_measured_memory_reaches_the_capacity() -> None:
+    """288 GiB x 0.9 = 278.3 GB: weights of 279 GB leave nothing, weights of 200 GB leave (278.3 - 200) / 131072."""
+    with pytest.raises(InfeasibleError, match="does not fit"):
+        _predict(weightBytesPerGpu=279_000_000_000)
+    assert _predict(weightBytesPerGpu=200_000_000_000).kv_occupancy_frac > _predict().kv_occupancy_frac > 0
