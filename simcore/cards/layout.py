@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from simcore.errors import InputError, UnknownNameError
@@ -104,6 +104,17 @@ def resolve(layout: Layout, engine: Engine, *, is_moe: bool) -> ResolvedLayout:
     moe_tp = max(1, moe_ranks // moe_ep)
     gpus = ranks * layout.pipeline_parallel * layout.prefill_context_parallel
     return ResolvedLayout(gpus, attention_tp, attention_dp, moe_tp, moe_ep, layout.pipeline_parallel)
+
+
+def apart(layout: Layout, engine: Engine, *, is_moe: bool) -> tuple[Layout, int]:
+    """Data-parallel ranks that share no weight and no step are copies: the layout of one, and how many there are.
+
+    All of a dense model's are, and SGLang's without DP attention (public case B03).
+    """
+    is_shared = is_moe and (engine is not Engine.SGLANG or layout.attention_data_parallel > 1)
+    if is_shared or layout.data_parallel == 1 or layout.attention_data_parallel > 1:
+        return layout, 1
+    return replace(layout, data_parallel=1), layout.data_parallel
 
 
 def stage_layers(*, layers_count: int, stages_count: int, split: Sequence[int] | None = None) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from simcore.anchors.schema import Speculation as MeasuredSpeculation
 from simcore.anchors.select import Selection, Target, select_anchor
 from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.kv_dtype import kv_storage, stated_kv_dtype
-from simcore.cards.layout import Engine, Layout, resolve
+from simcore.cards.layout import Engine, Layout, apart, resolve
 from simcore.cards.model import ModelCard
 from simcore.des.config import Admission, Deployment, HostTier, Pool, Routing, SchedulerConfig
 from simcore.des.workload.batch import Workload
@@ -27,7 +27,6 @@ from simcore.prediction.costs import CostRequest, Speculation, build_cost
 from simcore.prediction.describe import Priced, Served, prediction_of
 from simcore.prediction.engines import EngineDefaults, engine_defaults
 from simcore.prediction.facts import ReplicaFacts
-from simcore.prediction.open_loop import interval_under_arrivals
 from simcore.prediction.outcome import (
     closed_loop_outcome,
     load_flags,
@@ -35,6 +34,7 @@ from simcore.prediction.outcome import (
     run_requests,
     simulated_outcome,
 )
+from simcore.prediction.reruns import interval_under_arrivals
 from simcore.prediction.result import Prediction, Source
 from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.stepcost.communication import communication
@@ -244,6 +244,10 @@ class Predictor:
             stages = range(2, min(nodes_count, self.setting.card.layers_count) + 1)
             return inside + [Layout(tensor_parallel=gpus_per_node, pipeline_parallel=count) for count in stages]
         for layout in option.layouts:
+            one, copies = apart(layout, option.engine, is_moe=self.setting.card.is_moe)
+            if copies > 1:
+                hint = f"its {copies} data-parallel ranks share nothing: name {one.label()}, a plan counts its replicas"
+                raise InputError(f"engines.{option.engine.value}.layouts", layout.label(), "be one engine", hint)
             judgement = judge(self.legality_case(option, layout, gpus_per_node))
             if judgement.verdict is Verdict.ILLEGAL:
                 details = "; ".join(f"{v.tensor}: {v.detail}" for v in judgement.violations)

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from simcore.anchors.schema import Anchor
-from simcore.cards.layout import Engine, Layout, resolve
+from simcore.cards.layout import Engine, Layout, apart, resolve
 from simcore.cards.model import ModelCard
 from simcore.des.config import Admission, Routing
 from simcore.errors import InputError
@@ -202,14 +202,14 @@ def load_scenario(
     )
     decode = None
     if given.decode is not None:
-        side, copies = _apart(case.to_layout(given.decode.layout, engine), engine, card)
+        side, copies = apart(case.to_layout(given.decode.layout, engine), engine, is_moe=card.is_moe)
         decode = DecodePool(
             side,
             given.decode.replicas * copies,
             _pool_overrides(replace(overrides, kv_offload=None), given.decode),
             HandoffBackend(given.handoff.backend) if given.handoff else HandoffBackend.MORI,
         )
-    layout, copies = _apart(case.to_layout(first, engine), engine, card)
+    layout, copies = apart(case.to_layout(first, engine), engine, is_moe=card.is_moe)
     scenario = Scenario(
         setting=setting,
         engine=engine,
@@ -228,17 +228,6 @@ def load_scenario(
     )
     _check_budget(given, scenario)
     return scenario
-
-
-def _apart(layout: Layout, engine: Engine, card: ModelCard) -> tuple[Layout, int]:
-    """Data-parallel ranks that share no weight and no step are copies: the layout of one, and how many there are.
-
-    All of a dense model's are, and SGLang's without DP attention (public case B03).
-    """
-    is_shared = card.is_moe and (engine is not Engine.SGLANG or layout.attention_data_parallel > 1)
-    if is_shared or layout.data_parallel == 1 or layout.attention_data_parallel > 1:
-        return layout, 1
-    return replace(layout, data_parallel=1), layout.data_parallel
 
 
 def _assumed(given: ScenarioInput, copies_count: int) -> tuple[str, ...]:

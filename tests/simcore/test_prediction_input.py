@@ -8,8 +8,11 @@ import pytest
 
 from simcore import load_scenario, predict
 from simcore.anchors.builtin import builtin_anchor
+from simcore.cards.layout import Engine, Layout
 from simcore.errors import InfeasibleError, InputError
+from simcore.prediction.predictor import Predictor
 from simcore.prediction.result import Prediction
+from simcore.prediction.shapes import EngineOption
 
 NAME = "llama-3.1-8b-sglang-mi355x-tp1"
 SCENARIO: dict[str, Any] = {
@@ -62,3 +65,10 @@ def test_measured_memory_reaches_the_capacity() -> None:
     with pytest.raises(InfeasibleError, match="does not fit"):
         _predict(weightBytesPerGpu=279_000_000_000)
     assert _predict(weightBytesPerGpu=200_000_000_000).kv_occupancy_frac > _predict().kv_occupancy_frac > 0
+
+
+def test_a_plan_names_one_engine_not_its_copies() -> None:
+    scenario = load_scenario(SCENARIO, {NAME: builtin_anchor(NAME)})
+    option = EngineOption(Engine.SGLANG, (Layout(data_parallel=4),))
+    with pytest.raises(InputError, match="name TP1, a plan counts its replicas"):
+        Predictor(scenario.setting).layouts(option, 8, 1)
