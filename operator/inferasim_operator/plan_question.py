@@ -15,6 +15,7 @@ from simcore.cards import load_accelerator_card, load_model_card
 from simcore.cards.hf import model_card_from_config
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.model import ModelCard
+from simcore.des.workload.lengths import LengthFacts
 from simcore.errors import InputError
 from simcore.prediction.predictor import Mode, Predictor, Setting
 from simcore.prediction.shapes import EngineOption
@@ -29,6 +30,8 @@ from simcore.units import MICRO, MILLI
 
 SECONDS_PER_MINUTE = 60
 HOST_LEVER = "kvOffload.hostGibibytes"
+MOST_TRACE_REQUESTS = 1_000_000
+"""Half a gigabyte and 40 s of one core a candidate (measured); a megabyte of gzip can hold four times as many."""
 LAYOUT_KEYS = {
     "tensorParallel": "tensor_parallel",
     "pipelineParallel": "pipeline_parallel",
@@ -98,7 +101,7 @@ def prepare(request: Mapping[str, Any], trace: Path | None = None) -> Prepared:
         must, hint = "answer with at least 2 tokens", "one token has no TPOT; `inferasim predict` prices its TTFT"
         raise InputError("workload", f"{lengths.output_tokens} output token", must, hint)
     if trace is not None:
-        _check_sessions(spec, trace_facts(workload).sessions_count)
+        _check_trace(spec, trace_facts(workload))
     setting = Setting(
         card=card,
         accelerator=accelerator,
@@ -127,10 +130,13 @@ def prepare(request: Mapping[str, Any], trace: Path | None = None) -> Prepared:
     return replace(prepared, goal=goal)
 
 
-def _check_sessions(spec: ServingPlanSpec, sessions_count: int) -> None:
+def _check_trace(spec: ServingPlanSpec, facts: LengthFacts) -> None:
+    if facts.requests_count > MOST_TRACE_REQUESTS:
+        must = f"hold at most {MOST_TRACE_REQUESTS} requests for a plan"
+        raise InputError("workload.trace", f"{facts.requests_count} requests", must, "take a part of it")
     most = max(spec.load.concurrencies or (1,))
-    if most > sessions_count:
-        must = f"be at most {sessions_count}, the trace's sessions"
+    if most > facts.sessions_count:
+        must = f"be at most {facts.sessions_count}, the trace's sessions"
         raise InputError("load.concurrencies", most, must, "more clients would never be at work at once")
 
 

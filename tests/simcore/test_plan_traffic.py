@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from inferasim_operator import packing, planning
+from inferasim_operator import packing, plan_question, planning
 from inferasim_operator.plan_traffic import inside
 from simcore.errors import FormatError, InferasimError, InputError
 from tests import builders
@@ -159,3 +159,10 @@ def test_a_rate_in_shards_is_the_same_document() -> None:
     assert any(row["rule"] == "overload" for row in whole["refusals"]) or whole["candidates"]["scored"] > 0
     packed = [packing.pack(json.dumps(planning.compute_part(request, index, 3)[0])) for index in range(3)]
     assert planning.compute_plan({**request, "shards": packed}) == whole
+
+
+def test_a_trace_that_would_fill_the_operators_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of gzip holds millions of requests: counted before anything is simulated."""
+    monkeypatch.setattr(plan_question, "MOST_TRACE_REQUESTS", SESSIONS - 1)
+    with pytest.raises(InputError, match="must hold at most 39 requests for a plan, got '40 requests'"):
+        planning.answer_prepared(_request(workload=BY_CONFIG_MAP) | {"trace": _held(_trace())})
