@@ -69,6 +69,6 @@ def test_measured_memory_reaches_the_capacity() -> None:
 
 def test_a_plan_names_one_engine_not_its_copies() -> None:
     scenario = load_scenario(SCENARIO, {NAME: builtin_anchor(NAME)})
-    option = EngineOption(Engine.SGLANG, (Layout(data_parallel=4),))
+    option = EngineOption(Engine.SGLANG, layouts=(Layout(data_parallel=4),))
     with pytest.raises(InputError, match="name TP1, a plan counts its replicas"):
         Predictor(scenario.setting).layouts(option, 8, 1)
