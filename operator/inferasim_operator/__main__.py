@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ from inferasim_operator.engine.wiring import Wiring
 from inferasim_operator.errors import OperatorError
 from inferasim_operator.kinds import registry as kinds
 from simcore.errors import InputError
+
+EMPTY_LIST = re.compile(rb'"items":\s*null\s*}\s*\Z')
+"""How the API server ends a list of metadata that holds none; one of whole objects ends with `[]`."""
 
 
 async def watch(options: settings.Settings, client: Client, wirings: Sequence[Wiring], stop: asyncio.Event) -> None:
@@ -61,9 +65,14 @@ async def names_only(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
     Handlers look at nothing else, and the ConfigMaps of a whole cluster, which are mostly strangers', would not fit
     into the operator's memory. A server that cannot do it sends everything.
     """
-    kind = "PartialObjectMetadata" if "watch" in request.url.query else "PartialObjectMetadataList"
+    is_watch = "watch" in request.url.query
+    kind = "PartialObjectMetadata" if is_watch else "PartialObjectMetadataList"
     request.headers["Accept"] = f"application/json;as={kind};g=meta.k8s.io;v=v1,application/json"
-    return await handler(request)
+    response = await handler(request)
+    if not is_watch:
+        # kopf would take the null for a list of objects, and its watch would end.
+        response._body = EMPTY_LIST.sub(b'"items":[]}', await response.read())
+    return response
 
 
 def _session(connection: Connection) -> kopf.AiohttpSession:

@@ -193,6 +193,20 @@ def test_watches_ask_for_metadata_only(tmp_path: pathlib.Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("items", "found"), [(None, []), ([], []), ([{"metadata": {"name": "a"}}], ["a"])], ids=str)
+def test_an_empty_list_of_metadata_is_a_list(tmp_path: pathlib.Path, items: object, found: list[str]) -> None:
+    """As an API server (1.36) answers where there is nothing: a null, which would end kopf's watch."""
+    answer = {"kind": "PartialObjectMetadataList", "metadata": {"resourceVersion": "1"}, "items": items}
+
+    async def scenario(url: str) -> Any:
+        async with program._session(_client(url, tmp_path).connection()).aiohttp_session as session:
+            return await (await session.get(f"{url}/apis/batch/v1/jobs")).json()
+
+    with _api((200, answer)) as (url, _):
+        told = asyncio.run(scenario(url))
+    assert [item["metadata"]["name"] for item in told["items"]] == found
+
+
 def test_references() -> None:
     """Who is woken by what; within a namespace; forgotten when noted empty."""
     index = References()
