@@ -65,6 +65,9 @@ def fit_anchor(rows: Sequence[CorpusRow]) -> Anchor:
         raise InputError("tp", shown, "be one layout", "an anchor is one layout: filter the rows first")
     if layouts[0].pipeline_parallel > 1:
         raise InputError("pp", layouts[0].pipeline_parallel, "be 1", "anchors are single-stage; Eq. 4 adds the stages")
+    if layouts[0].data_parallel > 1:
+        hint = "an anchor does not state data parallelism; of independent copies divide clients and throughput by dp"
+        raise InputError("dp", layouts[0].data_parallel, "be 1", hint)
     model = fit_series("fit", members, card_features, calibration(), WidthLaw.SPLIT_FLOOR)
     fitted = model.layouts[layouts[0]]
     return Anchor(

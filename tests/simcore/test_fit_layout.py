@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
+from inferasim_operator.cli.fit import run as fit_table
 from simcore.errors import InputError
 from simcore.stepcost.calibration import calibration
 from simcore.validate.anchor_export import fit_anchor
@@ -91,3 +93,16 @@ def test_an_anchor_is_one_layout() -> None:
     )
     with pytest.raises(InputError, match="TP1, TP2"):
         fit_anchor(mixed)
+
+
+def test_an_anchor_is_of_one_engine_and_one_series(tmp_path: Path) -> None:
+    """64 clients over four copies are batches of 16: an anchor that keeps 64 would promise four times too much."""
+    row = "s,anchor,SGLang,Llama-3.1-8B,MI355X,bf16,1,1024,1024,64,5,30,200,1\n"
+    header = HEADER.replace("tp,", "tp,dp,", 1)
+    with pytest.raises(InputError, match="divide clients and throughput by dp"):
+        fit_anchor(parse_corpus(f"{header}\n" + row.replace("bf16,1,", "bf16,1,4,")))
+    table = tmp_path / "two.csv"
+    table.write_text(f"{HEADER}\n{row}{row.replace('s,', 't,', 1)}", encoding="utf-8")
+    with pytest.raises(InputError, match="say which with --series"):
+        fit_table(str(table))
+    assert fit_table(str(table), series="t").provenance.source == "fitted"

@@ -45,6 +45,9 @@ def run(corpus: str, *, series: str | None = None, tensor_parallel: int | None =
             raise InputError("series", series, "be a series of the corpus", ", ".join(names[:8]))
     if tensor_parallel is not None:
         rows = [row for row in rows if row.layout.tensor_parallel == tensor_parallel]
+    names = sorted({row.series for row in rows})
+    if len(names) > 1:
+        raise InputError("series", ", ".join(names[:8]), "be one series: say which with --series")
     if not rows:
         raise InputError("role", "no anchor row left", "leave at least one row of role `anchor`")
     return fit_anchor(rows)
