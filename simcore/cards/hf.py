@@ -207,6 +207,9 @@ def _structural_notes(fields: Fields, groups: tuple[LayerGroup, ...]) -> list[st
     notes = []
     if any(not group.attention.latent_expanded for group in groups):
         notes.append("compressor and indexer weights of compressed latent attention: shapes not in the config")
+    linear = any(group.attention.kind is AttentionKind.LINEAR for group in groups)
+    if linear and "mamba_ssm_dtype" not in fields and "linear_attn_config" not in fields:
+        notes.append("recurrent state in 16 bit, as vLLM keeps it where the config says nothing; SGLang keeps 32 bit")
     if "linear_attn_config" in fields:
         notes.append("KDA projections (low-rank decay gate of one head's width): shapes not in the config")
     if any(group.attention.index_heads and group.attention.kind is AttentionKind.GQA for group in groups):

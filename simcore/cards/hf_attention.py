@@ -263,8 +263,10 @@ def _reshaped(base: AttentionSpec, source: Fields, **keys: str) -> AttentionSpec
 
 
 def _linear_spec(fields: Fields) -> AttentionSpec:
-    state = canonical_format(fields.text("mamba_ssm_dtype", default="bf16"), f"{fields.path}.mamba_ssm_dtype")
     section = fields.section("linear_attn_config")
+    # vLLM and ATOM keep KDA's recurrent state in 32 bit whatever is said (kda_state_dtype, 2026).
+    unsaid = "bf16" if section is None else "fp32"
+    state = canonical_format(fields.text("mamba_ssm_dtype", default=unsaid), f"{fields.path}.mamba_ssm_dtype")
     if section is not None:
         heads, dim = section.integer("num_heads", minimum=1), section.integer("head_dim", minimum=1)
         key_heads, value_heads, key_dim, value_dim = heads, heads, dim, dim

@@ -293,3 +293,20 @@ def test_grouped_integers_store_scales_and_zero_points(quant: dict[str, object],
     card = model_card_from_config(shape | {"quantization_config": quant})
     (parts,) = weight_bytes_by_stage(card=card, layout=Layout(), engine=Engine.VLLM)
     assert sum(parts.values()) == total
+
+
+def test_recurrent_states_are_as_wide_as_the_engines_keep_them() -> None:
+    """KDA: 20 layers of 32 heads x 128 x 128 in 32 bit and 3 x 32 x 128 channels x 3 steps in 16 (Kimi-Linear)."""
+    shape = {
+        "model_type": "kimi_linear", "num_hidden_layers": 27, "hidden_size": 2304, "num_attention_heads": 32,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 163840,
+        "intermediate_size": 9216, "tie_word_embeddings": False,
+        "linear_attn_config": {
+            "head_dim": 128, "num_heads": 32, "kda_layers": [index for index in range(1, 27) if index % 4],
+        },
+    }  # fmt: skip
+    card = model_card_from_config(shape)
+    profile = kv_profile(card=card, attention_tp=1, form=kv_format(None, card=card))
+    assert profile.state_bytes_per_request == 20 * (32 * 128 * 128 * 4 + 3 * 32 * 128 * 3 * 2)
+    assert any("SGLang keeps 32 bit" in note for note in load_model_card("Qwen3-Next-80B-A3B-Instruct").assumed)
+    assert not any("32 bit" in note for note in load_model_card("Qwen3.5-35B-A3B").assumed)
