@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from simcore.cards.layout import Layout
 from simcore.des.config import Deployment, Routing
+from simcore.des.workload.batch import Workload
 from simcore.errors import InfeasibleError
 from simcore.prediction.overload import capacity_requests_per_s, check_rate, full_load_clients
 from simcore.prediction.pools import DecodeOf, PoolOf, predict_split, split_deployment
 from simcore.prediction.predictor import Predictor
+from simcore.prediction.reruns import SEND_SPREAD_S, with_drift
 from simcore.prediction.result import Prediction
 from simcore.prediction.scenario import Scenario
 from simcore.prediction.shapes import EngineOption, Shape
@@ -29,32 +31,38 @@ def predict(scenario: Scenario) -> Prediction:
     capacity_per_s = _capacity(scenario, prefill, decode, workload.block_tokens)
     rate_per_s = scenario.load.request_rate
     flags = () if rate_per_s is None or capacity_per_s is None else check_rate(rate_per_s, capacity_per_s)
-    load, routing, seed = scenario.load, scenario.routing, scenario.seed
+    found = _run(scenario, prefill, decode, workload)
+    if rate_per_s is not None and capacity_per_s is not None:
+        found = replace(found, interval80=_open_ended(found, rate_per_s, capacity_per_s))
+    if scenario.workload.fixed is not None and (workload.clients or 1) > 1:
+        spread = workload_of(scenario.workload, scenario.load, send_spread_s=SEND_SPREAD_S)
+        found = with_drift(found, _run(scenario, prefill, decode, spread))
+    return replace(
+        found,
+        source=replace(found.source, assumed=(*found.source.assumed, *scenario.assumed)),
+        flags=tuple(sorted({*found.flags, *flags})),
+    )
+
+
+def _run(scenario: Scenario, prefill: PoolOf, decode: DecodeOf | None, workload: Workload) -> Prediction:
+    routing, seed, warmup = scenario.routing, scenario.seed, scenario.load.warmup_requests
     if decode is None:
-        found = prefill.predictor.run(
+        return prefill.predictor.run(
             prefill.shape,
             workload,
             replicas_count=prefill.replicas_count,
             routing=routing,
             seed=seed,
-            warmup_requests=load.warmup_requests,
+            warmup_requests=warmup,
         )
-    else:
-        found = predict_split(
-            prefill,
-            decode,
-            workload,
-            gpus_per_node=scenario.gpus_per_node,
-            routing=routing,
-            seed=seed,
-            warmup_requests=load.warmup_requests,
-        )
-    if rate_per_s is not None and capacity_per_s is not None:
-        found = replace(found, interval80=_open_ended(found, rate_per_s, capacity_per_s))
-    return replace(
-        found,
-        source=replace(found.source, assumed=(*found.source.assumed, *scenario.assumed)),
-        flags=tuple(sorted({*found.flags, *flags})),
+    return predict_split(
+        prefill,
+        decode,
+        workload,
+        gpus_per_node=scenario.gpus_per_node,
+        routing=routing,
+        seed=seed,
+        warmup_requests=warmup,
     )
 
 

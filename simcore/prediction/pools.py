@@ -11,9 +11,9 @@ from simcore.errors import InputError
 from simcore.laws.handoff import HandoffBackend, handoff_link
 from simcore.legality import Verdict, judge_pair
 from simcore.prediction.describe import split_prediction
-from simcore.prediction.open_loop import interval_under_arrivals
 from simcore.prediction.outcome import load_flags, most_running, simulated_outcome
 from simcore.prediction.predictor import Predictor
+from simcore.prediction.reruns import interval_under_arrivals
 from simcore.prediction.result import Prediction
 from simcore.prediction.shapes import Shape
 

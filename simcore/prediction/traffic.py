@@ -168,8 +168,11 @@ def requests_count(workload: WorkloadInput, load: LoadInput) -> int:
     return run_requests(load.concurrency) * turns
 
 
-def workload_of(given: WorkloadInput, load: LoadInput) -> Workload:
-    """The simulator's workload. A trace's path must be absolute or relative to here. Raises InputError, FormatError."""
+def workload_of(given: WorkloadInput, load: LoadInput, *, send_spread_s: float = 0.0) -> Workload:
+    """The simulator's workload. A trace's path must be absolute or relative to here. Raises InputError, FormatError.
+
+    `send_spread_s`: in a closed loop of single requests that share nothing (`ClosedLoop`).
+    """
     check_traffic(given, load)
     trace = given.trace_input
     if trace is not None:
@@ -192,15 +195,15 @@ def workload_of(given: WorkloadInput, load: LoadInput) -> Workload:
     if words is not None and words.prefixes is not None:
         prefixes = synthetic.SharedPrefixes(words.prefixes.count, words.prefixes.tokens, words.prefixes.zipf_exponent)
     return synthetic.independent_requests(
-        prompt, output, count, _sent(load, 1), prefixes=prefixes, block_tokens=PREFIX_BLOCK_TOKENS
+        prompt, output, count, _sent(load, 1, send_spread_s), prefixes=prefixes, block_tokens=PREFIX_BLOCK_TOKENS
     )
 
 
-def _sent(load: LoadInput, turns: int) -> synthetic.Load:
+def _sent(load: LoadInput, turns: int, send_spread_s: float = 0.0) -> synthetic.Load:
     """Sessions arrive at the rate that makes their requests come at the one asked for."""
     if load.request_rate is not None:
         return PoissonArrivals(load.request_rate / turns)
-    return ClosedLoop(load.concurrency or 1)
+    return ClosedLoop(load.concurrency or 1, send_spread_s)
 
 
 def _lengths(given: int | LengthRange) -> Lengths:

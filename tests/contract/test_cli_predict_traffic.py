@@ -402,6 +402,24 @@ def test_thinking_clients_do_not_hide_the_capacity(tmp_path: Path) -> None:
     assert "overload" in error
 
 
+def test_clients_that_stay_in_step_are_named(tmp_path: Path) -> None:
+    """Two clients with equal requests are prefilled in one step for ever; apart, each waits for the other's prefill."""
+
+    def at(clients: int, **changes: Any) -> dict[str, Any]:
+        words = {"promptTokens": 512, "outputTokens": 64}
+        return predicted(tmp_path, load={"concurrency": clients}, **({"workload": {"fixed": words}} | changes))
+
+    alone_ms = at(1)["ttftMs"]["mean"]
+    pair = at(2)
+    assert "clients-in-step" in pair["flags"]
+    # prefill first: the second comes while the first is prefilled, and waits for all of it at worst
+    assert alone_ms < pair["ttftMs"]["mean"] < 2 * alone_ms
+    assert pair["interval80"]["ttftMs"][1] > 1.5 * alone_ms * 0.9
+    drawn = {"synthetic": {"promptTokens": {"minimum": 400, "maximum": 624}, "outputTokens": 64}}
+    assert "clients-in-step" not in at(1)["flags"]
+    assert "clients-in-step" not in at(2, workload=drawn)["flags"]
+
+
 # edges ----------------------------------------------------------------------------------------------------------------
 def test_one_output_token_has_no_tpot(tmp_path: Path) -> None:
     found = predicted(tmp_path, workload={"fixed": {"promptTokens": 500, "outputTokens": 1}})

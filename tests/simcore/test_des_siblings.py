@@ -13,7 +13,7 @@ from simcore.des.config import Deployment, Pool, Routing
 from simcore.des.result import Record
 from simcore.des.simulate import simulate
 from simcore.des.workload.batch import Workload
-from simcore.des.workload.synthetic import Lengths, PoissonArrivals, independent_requests, timestamped
+from simcore.des.workload.synthetic import ClosedLoop, Lengths, PoissonArrivals, independent_requests, timestamped
 from simcore.errors import InfeasibleError, InputError
 from tests.reference.des_simple import colocated, flat_table, requests_at, scheduler
 
@@ -175,3 +175,27 @@ def test_a_workload_without_requests_is_refused() -> None:
     empty = Workload(lambda _: iter([]), None)
     with pytest.raises(InputError, match="at least one request"):
         simulate(colocated(flat_table(64, decode_ms=1)), empty)
+
+
+def test_clients_that_answer_at_their_own_time_drift_apart() -> None:
+    """Two clients, prefill 20 ms and decode 8 ms a step. In step both prompts share each prefill: TTFT 20 ms for ever.
+
+    Sent up to a millisecond late, one comes first and leads by a token from then on. When it ends, the other
+    has a step of 8 ms left; then its next prompt runs alone: 8 + 20 ms less the moment it was late. The other comes
+    while it does, and is prefilled beside its first decode: 20 + 28 ms less its moment.
+    """
+    table = flat_table(2, decode_ms=8, prefill_ms=20)
+    rules = scheduler(max_running_requests=2, max_batched_tokens=8192, chunk_tokens=8192)
+
+    def ttft_ms(spread_s: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        load = independent_requests(Lengths.fixed(500), Lengths.fixed(20), 40, ClosedLoop(2, spread_s))
+        records = simulate(colocated(table, rules), load).records
+        assert records is not None
+        return (records.first_token_ns - records.arrival_ns)[np.argsort(records.index)] / 1e6
+
+    np.testing.assert_allclose(ttft_ms(0.0), 20.0)
+    apart = ttft_ms(1e-3)
+    np.testing.assert_allclose(apart[:2], 20.0)
+    pairs = np.sort(apart[4:].reshape(-1, 2), axis=1)
+    assert ((pairs[:, 0] >= 27.0) & (pairs[:, 0] <= 28.0)).all()
+    assert ((pairs[:, 1] >= 47.0) & (pairs[:, 1] <= 48.0)).all()

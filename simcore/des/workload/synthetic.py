@@ -47,6 +47,8 @@ class ClosedLoop:
     """`clients` clients that each send the next request when the last one is answered."""
 
     clients: int
+    send_spread_s: float = 0.0
+    """... or up to so long after, drawn evenly: real clients do not act at one instant. The first requests do."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ def _check_load(load: Load) -> int | None:
     if isinstance(load, ClosedLoop):
         if not 1 <= load.clients <= 1 << 20:
             raise InputError("load.clients", load.clients, "be from 1 to 1048576")
+        if not 0 <= load.send_spread_s <= MAX_DURATION_S:
+            raise InputError("load.send_spread_s", load.send_spread_s, "be from 0 to 45 days")
         return load.clients
     if not 0 < load.requests_per_s < float("inf"):
         raise InputError("load.requests_per_s", load.requests_per_s, "be positive and finite")
@@ -127,7 +131,7 @@ def independent_requests(
             times = now + np.cumsum(_gaps(load, arrivals, count))
             now = int(times[-1])
             if prefixes is None:
-                yield plain_batch(prompts, outputs, times)
+                yield _spread(plain_batch(prompts, outputs, times), load, sent, choices)
             else:
                 picked = choices.choice(prefixes.count, size=count, p=weights)
                 yield _prefixed(prompts, outputs, times, picked, prefixes, block_tokens, sent)
@@ -141,6 +145,15 @@ def independent_requests(
         most_in_flight=clients,
         source="synthetic",
     )
+
+
+def _spread(batch: Batch, load: Load, sent: int, generator: np.random.Generator) -> Batch:
+    """The requests that follow another of their client leave a moment after it."""
+    if isinstance(load, ClosedLoop) and load.send_spread_s > 0:
+        delays = generator.uniform(0.0, load.send_spread_s * PS_PER_S, len(batch.columns))
+        delays[: max(0, load.clients - sent)] = 0.0
+        batch.columns[:, loop.LOAD_DELAY] = np.rint(delays).astype(np.int64)
+    return batch
 
 
 def _prefixed(
