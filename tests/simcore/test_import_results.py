@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,17 @@ def test_a_model_by_two_names_is_one_and_two_models_are_refused(tmp_path: Path) 
         assert f"the file calls the model {called}" in row["source"]
     _, runs = read_results(_write(tmp_path, _serving(model_id="Qwen/Qwen3-32B")))
     with pytest.raises(InputError, match="Qwen3-32B"):
+        corpus_text([(runs[0], SAID, "vllm")])
+
+
+def test_the_clients_backend_is_not_the_server(tmp_path: Path) -> None:
+    """ATOM ships vLLM's client: its files say `vllm`. SGLang's own API is answered by SGLang only."""
+    _, runs = read_results(_write(tmp_path, _serving()))
+    for engine in ("ATOM", "SGLang"):
+        row = _one(corpus_text([(runs[0], replace(SAID, engine=engine), "vllm")]))
+        assert (row["engine"], "asked by a client of VLLM" in row["source"]) == (engine, True)
+    _, runs = read_results(_write(tmp_path, _serving(backend="sglang")))
+    with pytest.raises(InputError, match="engine"):
         corpus_text([(runs[0], SAID, "vllm")])
 
 

@@ -51,7 +51,12 @@ class Deployment:
 
 
 def _agree(name: str, said: object, seen: object) -> bool:
-    """Is this one thing under two names? A file may call a model by a path or a served name that no card knows."""
+    """Is this one thing under two names? A file may call a model by a path or a served name that no card knows.
+
+    A client's backend `vllm` is a way to ask: any server with that API answers it, ATOM's own client included.
+    """
+    if name == "engine" and str(seen) == "VLLM":
+        return True
     if name != "model":
         return str(said).lower() == str(seen).lower()
     try:
@@ -196,6 +201,8 @@ def _record(measured: Measured, deployment: Deployment, source: str) -> Mapping[
             raise InputError(name, None, "be known", f"the file does not say it: add --{name.replace('_', '-')}")
     called = measured.deployment.model
     names = (f"the file calls the model {called}",) if called not in (None, deployment.model) else ()
+    client = measured.deployment.engine
+    names += (f"asked by a client of {client}",) if client not in (None, deployment.engine) else ()
     series = deployment.series or f"import:{deployment.model}:{deployment.engine}"
     return {
         "series": series,
