@@ -52,7 +52,10 @@ class FakeCluster(Client):
             raise NotFoundError(f"{kind} {name} not found", status=404)
         return copy.deepcopy(found)
 
-    def list(self, api_version: str, kind: str, namespace: str = "", *, labels: str = "") -> list[Object]:
+    def list(
+        self, api_version: str, kind: str, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> list[Object]:
+        """Field selectors are not imitated: what is kept here holds only what a test is about."""
         self._maybe_break("list")
         wanted = dict(part.split("=", 1) for part in labels.split(",") if part)
         return [

@@ -243,6 +243,72 @@ def test_stages(pods: tuple[dict[str, Any], ...], reason: Reason) -> None:
     assert status["summary"] == "Decode: 3/9 points, about 60 s left"
 
 
+def test_why_a_pod_is_not_made_or_does_not_start_is_told_at_once() -> None:
+    """A quota on pods or GPUs speaks in events only; a registry that does not answer is told before it is given up."""
+    observed = _observed()
+    words = "Error creating: pods is forbidden: exceeded quota: gpus, requested: requests.amd.com/gpu=4"
+    decided, status, reason = _decide(_with(observed, jobs=(_job(observed),), pod_refusal=words))
+    assert (reason, decided.actions, decided.wake_after_s) == (Reason.POD_REFUSED, (), 10.0)
+    assert status["conditions"][0]["message"].endswith(words)
+    pod = _pod({"state": {"waiting": {"reason": "ErrImagePull", "message": "no such tag"}}}, age_s=5)
+    _, status, reason = _decide(_with(observed, jobs=(_job(observed),), pods=(pod,)))
+    assert reason == Reason.STARTING
+    assert status["conditions"][0]["message"].endswith("container harvester: ErrImagePull: no such tag")
+
+
+def test_what_somebody_deletes_under_a_running_job_is_made_again() -> None:
+    """Without its progress ConfigMap the harvester could hand nothing over, and hours of GPU would be lost."""
+    cluster = FakeCluster(builders.live(builders.anchor_harvest()))
+    key = ObjectKey("default", "harvest")
+    reconciler = Reconciler(
+        Kind(AnchorHarvest.resource, observe, plan), Context(cluster), Clock(now=lambda: NOW, monotonic_s=lambda: 0.0)
+    )
+    reconciler.run(key)
+    made = {r: item for r, item in cluster.objects.items() if r.kind not in ("AnchorHarvest", "Job")}
+    assert len(made) == 5
+    for reference, item in made.items():
+        del cluster.objects[reference]
+        reconciler.run(key)
+        assert cluster.objects[reference].get("data") == item.get("data"), reference
+    (job,) = [r for r in cluster.objects if r.kind == "Job"]
+    del cluster.objects[job]
+    reconciler.run(key)
+    assert job in cluster.objects
+    writes = cluster.writes
+    reconciler.run(key)
+    assert cluster.writes == writes
+
+
+def test_a_config_map_of_somebody_else_under_the_anchors_name() -> None:
+    """It is neither taken for the anchor nor overwritten; the condition says which it is."""
+    cluster = FakeCluster(builders.live(builders.anchor_harvest()))
+    key = ObjectKey("default", "harvest")
+    reconciler = Reconciler(
+        Kind(AnchorHarvest.resource, observe, plan), Context(cluster), Clock(now=lambda: NOW, monotonic_s=lambda: 0.0)
+    )
+    reconciler.run(key)
+    anchor = _anchor("pass")
+    progress = next(r for r in cluster.objects if r.name.endswith("-progress"))
+    cluster.objects[progress]["data"] = {"anchor.json": anchor.to_json()}
+    name = render.anchor_name("harvest", anchor)
+    foreign = cluster.put(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": "default"},
+            "data": {"a": "b"},
+        }
+    )
+    reconciler.run(key)
+    kept = cluster.get("v1", "ConfigMap", "default", name)
+    assert kept["data"] == foreign["data"]
+    live = cluster.get("inferasim.dev/v1alpha1", "AnchorHarvest", "default", "harvest")
+    ready = next(c for c in live["status"]["conditions"] if c["type"] == "Ready")
+    assert ready["status"] == "False"
+    assert name in ready["message"]
+    assert "was not made for this object" in ready["message"]
+
+
 ENDED = {"exitCode": 137, "reason": "OOMKilled", "message": "line 1\n\nline 2\n"}
 FAILURES: list[tuple[dict[str, Any], Reason, str]] = [
     ({"pods": (_pod({"state": {"terminated": ENDED}}),)}, Reason.CONTAINER_FAILED, "137 (OOMKilled): line 1 | line 2"),

@@ -43,6 +43,7 @@ class Reason(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     SUSPENDED = "Suspended"
+    POD_REFUSED = "PodRefused"
     POD_CANNOT_START = "PodCannotStart"
     CONTAINER_FAILED = "ContainerFailed"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
@@ -207,11 +208,8 @@ def pod_failure(pod: Mapping[str, Any], now: datetime.datetime) -> Finding | Non
         waiting = state.get("waiting") or {}
         why = waiting.get("reason", "")
         is_hopeless = why in ("InvalidImageName", "ErrImageNeverPull")
-        is_trouble = why.startswith(("ErrImage", "ImagePull", "CreateContainer", "RunContainer", "CrashLoop"))
-        if is_hopeless or (is_trouble and _age_s(pod, now) > START_GRACE_S):
-            return Finding(
-                Reason.POD_CANNOT_START, f"container {name}: {why}: {waiting.get('message', '')}".rstrip(": ")
-            )
+        if is_hopeless or (_is_trouble(waiting) and _age_s(pod, now) > START_GRACE_S):
+            return Finding(Reason.POD_CANNOT_START, _waiting(str(name), waiting))
     if status.get("phase") == "Failed":
         is_late = status.get("reason") == "DeadlineExceeded"
         text = str(status.get("message") or status.get("reason") or "the pod failed")
@@ -222,6 +220,8 @@ def pod_failure(pod: Mapping[str, Any], now: datetime.datetime) -> Finding | Non
 def stage(observed: Observed) -> Finding:
     """What an active Job is doing."""
     pod = observed.pods[-1] if observed.pods else None
+    if pod is None and observed.pod_refusal:
+        return Finding(Reason.POD_REFUSED, f"the Job's pod is refused, and tried again: {observed.pod_refusal}")
     if pod is None:
         return Finding(Reason.JOB_CREATED, "the Job is created; its pod is not there yet")
     status = pod.get("status") or {}
@@ -233,7 +233,22 @@ def stage(observed: Observed) -> Finding:
             return Finding(Reason.WAITING_FOR_NODE, f"waiting for a free node: {text}")
     if not pod.get("spec", {}).get("nodeName"):
         return Finding(Reason.WAITING_FOR_NODE, "waiting for a free node")
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if _is_trouble(waiting):
+            return Finding(
+                Reason.STARTING, f"the pod does not start yet: {_waiting(str(container.get('name')), waiting)}"
+            )
     return Finding(Reason.STARTING, "the pod is starting")
+
+
+def _is_trouble(waiting: Mapping[str, Any]) -> bool:
+    troubles = ("ErrImage", "ImagePull", "CreateContainer", "RunContainer", "CrashLoop")
+    return str(waiting.get("reason", "")).startswith(troubles)
+
+
+def _waiting(name: str, waiting: Mapping[str, Any]) -> str:
+    return f"container {name}: {waiting.get('reason', '')}: {waiting.get('message', '')}".rstrip(": ")
 
 
 def _ending(name: str, ended: Mapping[str, Any]) -> str:

@@ -12,7 +12,9 @@ import pydantic
 from inferasim_operator.api.v1alpha1.anchorharvest import AnchorHarvest, AnchorHarvestStatus, HarvestProgress
 from inferasim_operator.convert import first_error
 from inferasim_operator.engine import labels, names
-from inferasim_operator.engine.actions import ObjectKey
+from inferasim_operator.engine.actions import ObjectKey, Reference
+from inferasim_operator.engine.client import Client
+from inferasim_operator.engine.jobs import is_active
 from inferasim_operator.engine.kind import Context
 from inferasim_operator.kinds.anchorharvest import render
 from simcore.anchors.schema import Anchor, parse_anchor
@@ -51,7 +53,11 @@ class Observed:
     beside: Mapping[str, str] = field(default_factory=dict)
     """What optional phases wrote, by key; kept with the anchor."""
     anchor_is_kept: bool = False
-    """Whether the anchor's own ConfigMap exists."""
+    """Whether the anchor's own ConfigMap exists; one of somebody else under its name does not count."""
+    missing: tuple[Live, ...] = ()
+    """What a Job that is under way needs and somebody has deleted."""
+    pod_refusal: str = ""
+    """Why the Job controller cannot make the Job's pod: quotas and admission say it in events only."""
 
     @property
     def job(self) -> Live | None:
@@ -82,16 +88,22 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
     job = render.job_name(key.name, digest)
     jobs = tuple(client.list("batch/v1", "Job", key.namespace, labels=labels.owned_by(raw)))
     pods: list[Live] = []
-    if any(live["metadata"]["name"] == job for live in jobs):
+    missing: tuple[Live, ...] = ()
+    refusal = ""
+    present = next((live for live in jobs if live["metadata"]["name"] == job), None)
+    if present is not None:
         pods = list(client.list("v1", "Pod", key.namespace, labels=f"batch.kubernetes.io/job-name={job}"))
         pods.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
+        if is_active(present):
+            missing = _missing(client, raw, harvest, digest)
+            refusal = "" if pods else _pod_refusal(client, present)
     written = client.find("v1", "ConfigMap", key.namespace, render.progress_name(key.name, digest))
     data = (written or {}).get("data") or {}
     anchor, problem = _anchor(data)
     kept = False
     if anchor is not None:
-        name = render.anchor_name(key.name, anchor)
-        kept = client.find("v1", "ConfigMap", key.namespace, name) is not None
+        live = client.find("v1", "ConfigMap", key.namespace, render.anchor_name(key.name, anchor))
+        kept = live is not None and labels.is_owned(live, str(raw["metadata"]["uid"]))
     return Observed(
         raw,
         harvest,
@@ -105,7 +117,26 @@ def observe(context: Context, key: ObjectKey) -> Observed | None:
         said_failure=_said_failure(data),
         beside={key: data[key] for key in render.BESIDE_KEYS if key in data},
         anchor_is_kept=kept,
+        missing=missing,
+        pod_refusal=refusal,
     )
+
+
+def _missing(client: Client, raw: Live, harvest: AnchorHarvest, digest: str) -> tuple[Live, ...]:
+    wanted = render.support_objects(raw, harvest, digest)
+    held = {
+        reference: client.find(reference.api_version, reference.kind, reference.namespace, reference.name)
+        for reference in map(Reference.of, wanted)
+    }
+    return tuple(manifest for manifest in wanted if held[Reference.of(manifest)] is None)
+
+
+def _pod_refusal(client: Client, job: Live) -> str:
+    """The Job controller's last words on a pod that it could not create; empty when there are none."""
+    fields = f"regarding.uid={job['metadata']['uid']},reason=FailedCreate"
+    events = client.list("events.k8s.io/v1", "Event", job["metadata"]["namespace"], fields=fields)
+    last = max(events, key=lambda event: str(event["metadata"].get("creationTimestamp", "")), default=None)
+    return str(last.get("note") or "") if last is not None else ""
 
 
 def _status(raw: Live) -> AnchorHarvestStatus:

@@ -99,7 +99,8 @@ def _run(
             resume = (ApplyObject(jobs.suspension(job, is_suspended=False), force=True),)
         stage = checks.stage(observed)
         conditions.working(stage.reason, stage.message)
-    return Plan(_status(observed, conditions, generation, run), (*obsolete, *resume), wake_after_s=LOOK_AGAIN_S)
+    again = tuple(CreateObject(manifest) for manifest in observed.missing)
+    return Plan(_status(observed, conditions, generation, run), (*obsolete, *again, *resume), wake_after_s=LOOK_AGAIN_S)
 
 
 def _failure(observed: Observed, now: datetime.datetime) -> Finding | None:

@@ -8,6 +8,7 @@ RULES = (
     Rule("inferasim.dev", "anchorharvests", ("get", "list", "watch"), "the harvests; their spec is never written"),
     Rule("inferasim.dev", "anchorharvests/status", ("patch",), "conditions, progress, checks and the anchor's name"),
     Rule("batch", "jobs", ("get", "list", "watch", "create", "patch", "delete"), "one Job per spec; suspend; clean-up"),
+    Rule("events.k8s.io", "events", ("list",), "why a Job's pod is not made: quotas and admission say it nowhere else"),
     Rule("", "pods", ("list",), "why a Job's pod does not start, or what its container last said"),
     Rule(
         "",

@@ -50,9 +50,24 @@ def run_objects(
     owner: Mapping[str, Any], harvest: AnchorHarvest, digest: str, *, gpus_count: int, card: AcceleratorCard | None
 ) -> tuple[Manifest, ...]:
     """All objects of one measurement, in the order in which they are to be created; the Job comes last."""
+    job = _job(owner, harvest, digest, gpus_count=gpus_count, card=card)
+    return (*support_objects(owner, harvest, digest), job)
+
+
+def _account(harvest: AnchorHarvest, digest: str) -> str:
+    given = (harvest.spec.pod or PodOptions()).service_account_name
+    return given or job_name(harvest.metadata.name, digest)
+
+
+def _spec_name(harvest: AnchorHarvest, digest: str) -> str:
+    return names.object_name(harvest.metadata.name, digest[:10], "spec")
+
+
+def support_objects(owner: Mapping[str, Any], harvest: AnchorHarvest, digest: str) -> tuple[Manifest, ...]:
+    """What the Job's pod needs while it runs: account, its one right, spec, progress."""
     name = harvest.metadata.name
     options = harvest.spec.pod or PodOptions()
-    account = options.service_account_name or job_name(name, digest)
+    account = _account(harvest, digest)
     progress = progress_name(name, digest)
     objects: list[Manifest] = []
     if options.service_account_name is None:
@@ -73,7 +88,7 @@ def run_objects(
     spec_map: Manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(owner, names.object_name(name, digest[:10], "spec"), "harvest-spec"),
+        "metadata": _metadata(owner, _spec_name(harvest, digest), "harvest-spec"),
         "immutable": True,
         "data": {SPEC_KEY: names.canonical_json(harvester_spec(harvest))},
     }
@@ -82,8 +97,7 @@ def run_objects(
         "kind": "ConfigMap",
         "metadata": _metadata(owner, progress, "harvest-progress"),
     }
-    job = _job(owner, harvest, digest, account=account, spec_map=spec_map, gpus_count=gpus_count, card=card)
-    return (*objects, rights, binding, spec_map, progress_map, job)
+    return (*objects, rights, binding, spec_map, progress_map)
 
 
 def harvester_spec(harvest: AnchorHarvest) -> Manifest:
@@ -133,8 +147,6 @@ def _job(
     harvest: AnchorHarvest,
     digest: str,
     *,
-    account: str,
-    spec_map: Manifest,
     gpus_count: int,
     card: AcceleratorCard | None,
 ) -> Manifest:
@@ -162,8 +174,8 @@ def _job(
                 "metadata": {"labels": template_labels},
                 "spec": pod.pod_spec(
                     spec,
-                    account=account,
-                    spec_map=spec_map["metadata"]["name"],
+                    account=_account(harvest, digest),
+                    spec_map=_spec_name(harvest, digest),
                     progress=f"{harvest.metadata.namespace}/{progress_name(harvest.metadata.name, digest)}",
                     gpus_count=gpus_count,
                     device_ids=(*card.device_ids, *card.vf_device_ids) if card is not None else (),
