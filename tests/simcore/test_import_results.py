@@ -292,6 +292,9 @@ def test_aiperf_summary(tmp_path: Path) -> None:
     loose = _aiperf(input_config={"endpoint": {"model_names": ["m"]}, "loadgen": {}})
     _, traced = read_results(_write(tmp_path, loose | {"effective_concurrency": _metric(7.9, "requests")}))
     assert traced[0].concurrency == 8
+    # One of the public MI355X runs: 8 sessions, 11.0 requests in flight.
+    _, nested = read_results(_write(tmp_path, _aiperf(effective_concurrency=_metric(11.0196, "requests"))))
+    assert (nested[0].concurrency, "11.0 requests were in flight" in " ".join(nested[0].notes)) == (8, True)
     with pytest.raises(FormatError, match="known unit of time"):
         read_results(_write(tmp_path, _aiperf(time_to_first_token=_metric(1, "fortnights"))))
 

@@ -165,6 +165,10 @@ def read_aiperf_summary(document: Node) -> list[Measured]:
     has_gaps = document.has("inter_token_latency")
     tpot_s = _aiperf(document, "inter_token_latency") if has_gaps else None
     notes = driven.notes + _chunk_note(chunk_ms, tpot_s / MILLI if tpot_s else None)
+    if document.has("effective_concurrency"):
+        in_flight = document.get("effective_concurrency").get("avg").number()
+        if in_flight > MOST_IN_FLIGHT_RATIO * driven.concurrency:
+            notes += (f"{in_flight:.1f} requests were in flight on average: clients keep several open",)
     if document.has("error_request_count"):
         failed = document.get("error_request_count").get("avg").number()
         notes += failure_note(failed, count + failed)
@@ -196,6 +200,8 @@ def _prefix_note(shared_percent: float) -> tuple[str, ...]:
 
 
 MOST_PREFIX_PERCENT = 1.0
+MOST_IN_FLIGHT_RATIO = 1.1
+"""Agentic sessions open subagents' requests beside their own: more are in flight than there are clients."""
 _AIPERF_SECONDS = {"ms": MILLI, "sec": 1.0, "s": 1.0, "us": 1e-6, "ns": 1e-9}
 
 
