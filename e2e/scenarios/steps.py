@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar, cast
@@ -47,6 +49,13 @@ def install(running: cluster.Cluster, folder: pathlib.Path) -> None:
     chart.helm("upgrade", "--install", chart.RELEASE, str(folder), *own, kubeconfig=running.kubeconfig)
     rollout = ("rollout", "status", "deployment/inferasim", f"--timeout={ROLLOUT_S:.0f}s")
     running.kubectl("-n", OPERATOR_NAMESPACE, *rollout, timeout_s=ROLLOUT_S + 10)
+
+
+def inferasim(team: Cluster, *arguments: str) -> str:
+    """What the command line prints of a scenario's namespace, as `kubectl inferasim` would."""
+    where = ("--namespace", team.namespace, "--kubeconfig", str(team.plane.kubeconfig))
+    command = [sys.executable, "-m", "inferasim_operator.cli.app", *arguments, *where]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=900).stdout
 
 
 def operator_pods(running: cluster.Cluster) -> list[Object]:
