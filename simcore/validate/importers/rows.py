@@ -200,7 +200,7 @@ def _record(measured: Measured, deployment: Deployment, source: str) -> Mapping[
         if getattr(deployment, name) is None:
             raise InputError(name, None, "be known", f"the file does not say it: add --{name.replace('_', '-')}")
     called = measured.deployment.model
-    names = (f"the file calls the model {called}",) if called not in (None, deployment.model) else ()
+    names: tuple[str, ...] = (f"the file calls the model {called}",) if called not in (None, deployment.model) else ()
     client = measured.deployment.engine
     names += (f"asked by a client of {client}",) if client not in (None, deployment.engine) else ()
     series = deployment.series or f"import:{deployment.model}:{deployment.engine}"
