@@ -11,7 +11,7 @@ from simcore.errors import InputError
 
 _NOT_GATED = {
     "phi", "gpt2", "gpt_neox", "gptj", "falcon", "opt", "bloom", "mpt", "starcoder2", "gpt_bigcode", "nemotron",
-    "arcee", "apertus",
+    "arcee", "apertus", "persimmon", "codegen", "gpt_neo", "xglm", "nanochat",
 }  # fmt: skip
 _FOUR_HIDDEN = ("gpt2", "gptj", "bloom", "falcon")
 """Families whose config may leave the width out: it is four times the hidden size then."""
@@ -42,6 +42,8 @@ def ffn_layers(fields: Fields, *, hidden: int, layers: int, partial: bool = Fals
     if experts == 0:
         unsaid = 4 * hidden if family in _FOUR_HIDDEN else 0 if partial else None
         width = fields.integer(*width_names, default=unsaid, minimum=0 if partial else 1)
+        if family == "qwen":  # the first Qwen states gate and up together
+            width //= 2
         return [FfnSpec(intermediate=width, gated=gated)] * layers
     expert_width = fields.integer(*_EXPERT_WIDTH, *width_names, default=0 if partial else None, minimum=0)
     if not expert_width and not partial:

@@ -134,6 +134,8 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "HunYuan-dense-with-one-expert": (_like(
         "hunyuan", 32, 4096, 32, 8, 14336, 128167, head_dim=128, num_experts=1, moe_topk=1, num_shared_expert=1,
         use_qk_norm=True, tie_word_embeddings=True), 7_505_000_000),
+    "Qwen-7B": (_like("qwen", 32, 4096, 32, 32, 22016, 151936, attention_bias=True), 7_721_324_544),
+    "Persimmon-8B": (_like("persimmon", 36, 4096, 64, 64, 16384, 262144), 9_398_000_000),
     "Phi-4": (_like("phi3", 40, 5120, 40, 10, 17920, 100352), 14_659_507_200),
     "GLM-4.5": (_like(
         "glm4_moe", 92, 5120, 96, 8, 12288, 151552, head_dim=128, n_routed_experts=160, n_shared_experts=1,

@@ -310,3 +310,44 @@ def test_recurrent_states_are_as_wide_as_the_engines_keep_them() -> None:
     assert profile.state_bytes_per_request == 20 * (32 * 128 * 128 * 4 + 3 * 32 * 128 * 3 * 2)
     assert any("SGLang keeps 32 bit" in note for note in load_model_card("Qwen3-Next-80B-A3B-Instruct").assumed)
     assert not any("32 bit" in note for note in load_model_card("Qwen3.5-35B-A3B").assumed)
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout", "ranks"),
+    [
+        # (attention TP, expert TP, expert EP) by the engines' own rules (public cases A10, B03)
+        (Engine.VLLM, Layout(4), (4, 4, 1)),
+        (Engine.VLLM, Layout(4, expert_parallel=4), (4, 1, 4)),
+        (Engine.VLLM, Layout(2, data_parallel=4, expert_parallel=8), (2, 1, 8)),
+        (Engine.SGLANG, Layout(8, expert_parallel=2), (8, 4, 2)),
+        (Engine.SGLANG, Layout(8, expert_parallel=4, attention_data_parallel=2), (4, 2, 4)),
+        (Engine.ATOM, Layout(8, expert_parallel=8, attention_data_parallel=8), (1, 1, 8)),
+    ],
+    ids=lambda value: value.label() if isinstance(value, Layout) else None,
+)  # fmt: skip
+@pytest.mark.parametrize("latent", [False, True], ids=["gqa", "mla"])
+def test_expert_weights_against_a_literal_transcription(
+    engine: Engine, layout: Layout, ranks: tuple[int, int, int], latent: bool
+) -> None:
+    """GLM-4.5-Air's and DeepSeek-V2-Lite-like shapes, written again matrix by matrix, 16 bits each."""
+    tp, expert_tp, ep = ranks
+    layers, hidden, heads, kv, dense, width, experts, vocab = 6, 4096, 96, 8, 10944, 1408, 128, 151552
+    shape: dict[str, object] = {
+        "model_type": "x", "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
+        "num_key_value_heads": kv, "head_dim": 128, "intermediate_size": dense, "moe_intermediate_size": width,
+        "n_routed_experts": experts, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1,
+        "vocab_size": vocab, "tie_word_embeddings": False,
+    }  # fmt: skip
+    attention = 2 * hidden * (heads // tp) * 128 + 2 * hidden * max(1, kv // tp) * 128
+    if latent:
+        shape |= {
+            "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+        }  # fmt: skip
+        down = hidden * 1536 + hidden * (512 + 64)
+        attention = down + (heads // tp) * (1536 * 192 + 512 * 256 + 128 * hidden)
+    routed = experts // ep * 3 * hidden * (width // expert_tp) + hidden * experts + 3 * hidden * (width // tp)
+    total = layers * attention + 3 * hidden * (dense // tp) + (layers - 1) * routed + 2 * hidden * (vocab // tp)
+    card = model_card_from_config(shape)
+    (parts,) = weight_bytes_by_stage(card=card, layout=layout, engine=engine)
+    assert sum(parts.values()) - parts["norms"] - parts.get("rotaryTable", 0) == 2 * total
