@@ -12,6 +12,7 @@ from inferasim_operator.cli.render import render_document
 from inferasim_operator.plan_document import selection
 from inferasim_operator.planning import answer_prepared, compute_plan
 from simcore.anchors.builtin import builtin_anchor
+from simcore.errors import InputError
 from simcore.prediction.costs import Speculation
 from simcore.prediction.predictor import Overrides
 from simcore.search.space import DRAFTERS
@@ -89,3 +90,13 @@ def test_with_speculation_the_promise_says_its_acceptance() -> None:
     told = selection(drafting, choice, prepared)["predicted"]["acceptanceLengthPermille"]
     assert told == 2660
     assert "acceptanceLengthPermille" not in selection(plain, choice, prepared)["predicted"]
+
+
+def test_a_kv_format_that_no_emission_writes_is_refused_not_renamed() -> None:
+    """E5M2 and E4M3 are two encodings of one width: an engine started with the other serves garbage (case A24)."""
+    result = answer()
+    result["selected"][0]["configuration"]["kvDtype"] = "fp8_e4m3"
+    assert picker_plugins(result)
+    result["selected"][0]["configuration"]["kvDtype"] = "fp8_e5m2"
+    with pytest.raises(InputError, match="kvDtype"):
+        picker_plugins(result)

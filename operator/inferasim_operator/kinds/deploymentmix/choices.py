@@ -14,7 +14,7 @@ from inferasim_operator.api.v1alpha1.deploymentmix import DeploymentMixSpec
 from inferasim_operator.convert import first_error
 from inferasim_operator.emit.configuration import Architecture, Configuration
 from inferasim_operator.emit.target import Deployment
-from simcore.cards.formats import canonical_format
+from simcore.cards.kv_dtype import canonical_kv_dtype
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import load_accelerator_card, load_model_card
 from simcore.errors import InputError, UnknownNameError
@@ -113,8 +113,9 @@ def _completed(
     if "gpusPerNode" not in record and "accelerator" in record:
         record["gpusPerNode"] = load_accelerator_card(str(record["accelerator"])).gpus_per_node
     if "kvDtype" in record:
-        # `fp8_e4m3` and `fp8` are one format here: what the bits mean is the GPU's matter (case A24).
-        record["kvDtype"] = canonical_format(str(record["kvDtype"]), f"selected[{tier}].kvDtype")
+        # `fp8_e4m3` and `fp8` are one format here: what the bits mean is the GPU's matter (case A24). E5M2 is another,
+        # which no emission writes: it must not come out as E4M3.
+        record["kvDtype"] = canonical_kv_dtype(str(record["kvDtype"]), f"selected[{tier}].kvDtype")
     for name in ("promptTokens", "outputTokens"):
         if name in fixed:
             record.setdefault(name, fixed[name])
