@@ -229,6 +229,39 @@ def test_a_status_written_by_others(cluster: Cluster, operator: MakeOperator) ->
     assert later == []
 
 
+def test_two_installs_that_serve_one_namespace(cluster: Cluster, operator: MakeOperator, record: Recorder) -> None:
+    """Each has a lease of its own and knows nothing of the other: nothing is made twice, and they come to rest."""
+    both = [operator(lease_s=60), operator(lease_s=60, environment={"INFERASIM_LEASE_NAME": "other-install"})]
+    for op in both:
+        op.start()
+    for op in both:
+        until(lambda op=op: "leading as" in op.text, "it leads")
+    plans = [builders.serving_plan(f"plan-{n}", load={"concurrencies": [n]}) for n in range(1, 6)]
+    cluster.apply(builders.anchor_config_map("anchor-a"), *plans, builders.anchor_harvest())
+    cluster.kubectl("wait", "servingplan", "--all", "--for=condition=Ready", "--timeout=80s", timeout_s=90)
+    until(lambda: bool(cluster.list("jobs")), "the Job")
+
+    def settle() -> None:
+        for op in both:
+            for kind in ("ServingPlan", "AnchorHarvest"):
+                op.until_settled(kind)
+
+    settle()
+    created = [event for event in cluster.operator_writes() if event.verb == "create" and event.code == 201]
+    assert [event.resource for event in created].count("jobs.batch") == 1
+    assert len(cluster.list(*RESULTS)) == len(plans)
+    before = cluster.versions()
+    cluster.apply(builders.anchor_config_map("anchor-of-nobody") | {"data": {"note": "wakes every plan"}})
+    settle()
+    after = cluster.versions()
+    assert {name: after[name] for name in before} == before
+    record.row(
+        "two installs, each with a lease of its own, serve one namespace",
+        outcome="names say what is asked: one Job, one answer per plan; the same words, so no fight",
+        measured=f"{len(created)} objects made, none twice; no write once they rest",
+    )
+
+
 def test_an_operator_of_another_version_fights_for_the_status(
     cluster: Cluster, operator: MakeOperator, record: Recorder
 ) -> None:
