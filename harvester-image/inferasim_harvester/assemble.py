@@ -87,12 +87,12 @@ def prefill_figures(records: Records) -> PrefillFigures:
         known = list(behind)
         weights = [1.0 / alone[n].value_s ** 2 for n in known]
         host = fit_line(known, [alone[n].value_s - behind[n].value_s for n in known], weights)
-    times = []
-    for n in lengths:
-        net_s = alone[n].value_s - (host[0] + host[1] * n if host else 0.0)
-        times.append((net_s + behind[n].value_s) / 2 if host and n in behind else net_s)
-    if min(times) <= 0:
-        raise MeasurementFailedError("a prefill step of no time: host work and step could not be told apart")
+    times = [alone[n].value_s for n in lengths]
+    if host:
+        net = {n: alone[n].value_s - (host[0] + host[1] * n) for n in lengths}
+        times = [(net[n] + behind[n].value_s) / 2 if n in behind else net[n] for n in lengths]
+    if min(times) <= 0:  # the noise is larger than the host's share: F holds it then, and `host-time` says so
+        host, behind, times = None, {}, [alone[n].value_s for n in lengths]
     fit = fit_quadratic(lengths, times)
     return PrefillFigures(lengths, tuple(times), tuple(alone[n] for n in lengths), fit, host, len(behind))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from inferasim_harvester import estimates, overhead
+from inferasim_harvester import assemble, estimates, overhead
 from inferasim_harvester.emulator import virtual
 from inferasim_harvester.measure import common_window
 from inferasim_harvester.streams import Stream
@@ -115,3 +115,15 @@ def test_stalls_do_not_move_the_median_and_are_seen() -> None:
 def test_the_client_costs_nothing_in_virtual_time() -> None:
     """The probe itself ends, and its sockets are closed."""
     assert virtual.run(overhead.client_s_per_event()) == 0.0
+
+
+def test_noise_larger_than_the_host_time_costs_the_host_time_and_not_the_harvest() -> None:
+    """Host time of 8 and 1 ms at two lengths says nothing; at the third it would leave a step of less than no time."""
+    records = {
+        "prefill/64": {"servedTokens": 64, "ttftS": [3e-3] * 3, "stepS": []},
+        "prefill/512": {"servedTokens": 512, "ttftS": [10e-3] * 3, "stepS": [2e-3] * 3},
+        "prefill/1024": {"servedTokens": 1024, "ttftS": [12e-3] * 3, "stepS": [11e-3] * 3},
+    }
+    found = assemble.prefill_figures(records)
+    assert (found.host, found.separated) == (None, 0)
+    assert found.times_s == (3e-3, 10e-3, 12e-3)

@@ -148,6 +148,42 @@ def test_suspend_and_mistakes(cluster: Cluster, operator: MakeOperator) -> None:
     assert all(len(name) <= 63 for name in names)
 
 
+def test_a_pod_that_a_quota_refuses_is_told(cluster: Cluster, operator: MakeOperator) -> None:
+    """The Job is there, its pod never comes: `kubectl get ah` says which quota, and goes on when there is room."""
+    operator().start()
+    hard = {"hard": {"requests.amd.com/gpu": "2"}}
+    cluster.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "two-gpus"}, "spec": hard})
+    counted = "requests.amd.com/gpu"
+    until(lambda: counted in cluster.get("resourcequota", "two-gpus").get("status", {}).get("used", {}), "the quota")
+    cluster.apply(builders.anchor_harvest())
+    assert_conditions(_until_reason(cluster, "harvest", "PodRefused"))
+    shown = cluster.kubectl("get", "ah", "harvest", "-o", "wide")
+    assert "exceeded quota: two-gpus, requested: requests.amd.com/gpu=4" in shown
+    cluster.kubectl("delete", "resourcequota", "two-gpus")
+    _add_pod(cluster, _job(cluster, "harvest"))
+    _until_reason(cluster, "harvest", "WaitingForNode")
+
+
+def test_what_is_deleted_under_a_running_job_comes_back(cluster: Cluster, operator: MakeOperator) -> None:
+    """Its ConfigMaps, its account and its right, and the Job itself; nothing but a rerun makes a finished one anew."""
+    operator().start()
+    cluster.apply(builders.anchor_harvest())
+    job = _job(cluster, "harvest")
+    name = job["metadata"]["name"]
+    kinds = (("configmap", f"{name}-progress"), ("configmap", f"{name}-spec"), ("role", name), ("rolebinding", name),
+             ("serviceaccount", name), ("job", name))  # fmt: skip
+    for kind, made in kinds:
+        uid = cluster.get(kind, made)["metadata"]["uid"]
+        cluster.kubectl("delete", kind, made)
+        until(lambda kind=kind, made=made, uid=uid: _uid(cluster, kind, made) not in ("", uid), f"{kind} {made}")  # type: ignore[misc]
+
+
+def _uid(cluster: Cluster, kind: str, name: str) -> str:
+    """Empty while there is none."""
+    found = [item for item in cluster.list(kind) if item["metadata"]["name"] == name]
+    return str(found[0]["metadata"]["uid"]) if found else ""
+
+
 def _job(cluster: Cluster, harvest: str) -> Object:
     until(lambda: bool(cluster.list("jobs", "-l", f"inferasim.dev/owner-name={harvest}")), "the Job")
     return cluster.list("jobs", "-l", f"inferasim.dev/owner-name={harvest}")[0]
