@@ -13,7 +13,8 @@ from pydantic.alias_generators import to_camel
 from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.hf import model_card_from_config
 from simcore.cards.layout import Engine, Layout
-from simcore.cards.library import load_accelerator_card, load_model_card, with_weights_format
+from simcore.cards.library import known_model, load_accelerator_card, load_model_card, with_weights_format
+from simcore.cards.matrices import parameters_count
 from simcore.cards.model import ModelCard
 from simcore.cards.short import expand_short, is_short
 from simcore.errors import InputError, UnknownKeyError, UnknownNameError
@@ -21,6 +22,8 @@ from simcore.legality import LegalityCase
 from simcore.memory import KvFormat, MemoryRequest, Reserve, WeightChoices, kv_format
 
 _LARGEST_BYTES = 1 << 50
+NAMED_TOLERANCE_FRAC = 0.01
+"""Padded vocabularies stay below it, another model of the same depth and width does not."""
 _AMBIGUOUS_BELOW = 0.4
 """An unquoted 0.10, 0.20 or 0.30 loses its last digit; 0.4 and above are not written with one."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -253,6 +256,7 @@ def model_card(case: CheckInput) -> ModelCard:
     if given.config is not None:
         config = expand_short(given.config) if is_short(given.config) else given.config
         card = model_card_from_config(config, given.name, partial=True)
+        _refuse_another_models_name(card)
     elif given.name is not None:
         card = load_model_card(given.name)
     else:
@@ -262,6 +266,26 @@ def model_card(case: CheckInput) -> ModelCard:
     if given.weights_format is None:
         return card
     return with_weights_format(card, given.weights_format, "model.weightsFormat")
+
+
+def _refuse_another_models_name(card: ModelCard) -> None:
+    """A config under a built-in card's name is that model: anchors and acceptance curves are found by it."""
+    known = known_model(card.name)
+    if known is None or card.unknown:
+        return
+    built_in = load_model_card(known)
+    ours, theirs = ((one.layers_count, one.hidden, parameters_count(one)) for one in (card, built_in))
+    if ours[:2] != theirs[:2] or abs(ours[2] - theirs[2]) > NAMED_TOLERANCE_FRAC * theirs[2]:
+        must = f"be a name of the config's own: {known} has {theirs[0]} layers of width {theirs[1]}"
+        raise InputError("model.name", card.name, must, f"the config has {ours[0]} of width {ours[1]}")
+
+
+def stated_weights_dtype(case: CheckInput, card: ModelCard) -> str | None:
+    """The weight format that the case itself states, by a config or by name: an anchor must have run that one."""
+    given = case.model
+    if isinstance(given, str) or (given.config is None and given.weights_format is None):
+        return None
+    return card.dtypes.experts if card.is_moe else card.dtypes.weights
 
 
 def engine_input(case: CheckInput) -> EngineInput:

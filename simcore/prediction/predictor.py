@@ -82,6 +82,8 @@ class StatedMemory:
 class Overrides:
     """What the user fixes; None takes the engine's default or the anchor's value."""
 
+    weights_dtype: str | None = None
+    """An anchor must have run it; None takes the anchor's."""
     kv_dtype: str | None = None
     memory_frac: float | None = None
     block_tokens: int | None = None
@@ -380,7 +382,13 @@ class Predictor:
 
     def _selected(self, option: EngineOption, layout: Layout, speculation: MeasuredSpeculation | None) -> Selection:
         setting, overrides = self.setting, self.setting.overrides
-        asked = (overrides.kv_dtype, overrides.attention_backend, overrides.moe_backend, overrides.partition)
+        asked = (
+            overrides.weights_dtype,
+            overrides.kv_dtype,
+            overrides.attention_backend,
+            overrides.moe_backend,
+            overrides.partition,
+        )
         key = (option, layout, speculation, *asked)
         if key in self._selections:
             return self._selections[key]
@@ -389,6 +397,7 @@ class Predictor:
             engine=option.engine.value,
             model=setting.card.name,
             tensor_parallel=layout.tensor_parallel,
+            weights_dtype=overrides.weights_dtype,
             kv_dtype=overrides.kv_dtype,
             engine_version=option.version,
             image=option.image,

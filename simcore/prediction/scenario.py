@@ -185,7 +185,7 @@ def load_scenario(
     _check_pools(given)
     _check_caching(given)
     _refuse_what_is_not_priced(given)
-    overrides = _overrides(given, engine_words)
+    overrides = replace(_overrides(given, engine_words), weights_dtype=case.stated_weights_dtype(given, card))
     lengths = traffic_lengths(given.workload)
     first = given.layout if given.prefill is None else given.prefill.layout
     if first is None:

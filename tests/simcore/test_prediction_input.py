@@ -72,3 +72,28 @@ def test_a_plan_names_one_engine_not_its_copies() -> None:
     option = EngineOption(Engine.SGLANG, layouts=(Layout(data_parallel=4),))
     with pytest.raises(InputError, match="name TP1, a plan counts its replicas"):
         Predictor(scenario.setting).layouts(option, 8, 1)
+
+
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32, "hidden_size": 4096,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def test_stated_weights_need_an_anchor_that_ran_them() -> None:
+    """Weight format defines an anchor (paper 3.1.1): one in bf16 says nothing of the same model in another."""
+    assert _predict(model={"name": "Llama-3.1-8B", "config": LLAMA}).source.mode == "anchored"
+    awq = LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
+    for model in ({"name": "Llama-3.1-8B", "weightsFormat": "fp8"}, {"name": "Llama-3.1-8B", "config": awq}):
+        found = _predict(model=model)
+        assert found.source.mode == "simulate"
+        assert "weightsDtype: anchor has bf16" in str(found.source.refusals)
+
+
+def test_a_config_under_another_models_name_is_refused() -> None:
+    """Anchors are found by the name: half of Llama-3.1-8B's layers would get the whole model's steps."""
+    for change in ({"num_hidden_layers": 16}, {"hidden_size": 8192, "num_attention_heads": 64}, {"vocab_size": 32000}):
+        with pytest.raises(InputError) as caught:
+            _predict(model={"name": "Llama-3.1-8B", "config": LLAMA | change})
+        assert caught.value.field == "model.name"
