@@ -21,7 +21,9 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+echo "installing $(grep -c '^[a-zA-Z0-9]' requirements.lock) packages into $venv (a few minutes the first time)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+echo "compiling the simulator"
 # Ahead of the first plan, not in it: numba's cache is kept beside the sources.
 "$venv/bin/python" -m simcore.des.warm
