@@ -20,6 +20,7 @@ from inferasim_operator.api.v1alpha1.servingplan import (
     SearchProgress,
     SearchRecord,
 )
+from inferasim_operator.report import numbers
 from simcore.cards import layout as layouts
 from simcore.errors import InputError, UnknownKeyError
 
@@ -119,16 +120,17 @@ def plan_progress(counts: Mapping[str, Any]) -> SearchProgress | None:
 
 
 def plan_summary(answer: PlanAnswer) -> str:
-    """The answer in one line for `kubectl get`, e.g. `interactive: SGLang TP4 x2 (8 GPUs), 4180 tok/s/GPU`."""
-    parts = []
+    """The answer in one line for `kubectl get`, e.g. `responsive, bulk: SGLang TP4 x2 (8 GPUs), 4180 tok/s/GPU`."""
+    tiers: dict[str, list[str]] = {}
     for choice in answer.selected:
         configuration = choice.configuration
-        gpus = f" ({choice.gpus} GPUs)" if choice.gpus is not None else ""
-        parts.append(
-            f"{choice.tier}: {configuration.engine.value} {layout_label(configuration.layout)} "
+        gpus = "" if choice.gpus is None else f" ({numbers.gpus(choice.gpus)})"
+        text = (
+            f"{configuration.engine.value} {layout_label(configuration.layout)} "
             f"x{configuration.replicas}{gpus}, {choice.predicted.tokens_per_second_per_gpu} tok/s/GPU"
         )
-    return "; ".join(parts) or "infeasible"
+        tiers.setdefault(text, []).append(choice.tier)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in tiers.items()) or "infeasible"
 
 
 def simcore_layout(layout: ApiModel | None) -> layouts.Layout:

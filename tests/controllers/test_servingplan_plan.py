@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inferasim_operator import packing
+from inferasim_operator import convert, packing
 from inferasim_operator.api.v1alpha1.servingplan import ServingPlan
 from inferasim_operator.engine.actions import ApplyObject, CreateObject, DeleteObject, Plan, Reference
 from inferasim_operator.engine.compute import Computation, Failure, Phase
@@ -395,6 +395,17 @@ def test_search_is_wanted_until_its_answer_is_kept() -> None:
     assert (kept.actions, kept.computation) == ((), None)
     assert kept_status == status
     assert status["summary"] == "bulk: SGLang TP1 x8 (8 GPUs), 870 tok/s/GPU"
+
+
+def test_the_summary_names_a_configuration_once() -> None:
+    """Two tiers often get the same one; `kubectl get` has one line for it, and one GPU is no `GPUs`."""
+    result = builders.plan_result()
+    (bulk,) = result["selected"]
+    small = {**bulk, "tier": "interactive", "gpus": 1}
+    answer = convert.plan_answer({**result, "selected": [small, {**bulk, "tier": "responsive"}, bulk]})
+    assert convert.plan_summary(answer) == (
+        "interactive: SGLang TP1 x8 (1 GPU), 870 tok/s/GPU; responsive, bulk: SGLang TP1 x8 (8 GPUs), 870 tok/s/GPU"
+    )
 
 
 def test_infeasible_and_partly_feasible() -> None:

@@ -10,13 +10,14 @@ from inferasim_operator.emit.target import Target
 from inferasim_operator.engine.actions import Reference
 from inferasim_operator.kinds.deploymentmix.choices import Chosen
 from inferasim_operator.kinds.deploymentmix.render import Emission
+from inferasim_operator.report import numbers
 
 
 def line(emission: Emission) -> str:
     """All deployments in one line, e.g. `interactive: SGLang TP4 x2 (8 GPUs)`."""
     return "; ".join(
         f"{choice.deployment.name}: {choice.deployment.configuration.engine.value} "
-        f"{layout(choice.deployment.configuration)} ({gpus(choice.deployment.configuration)} GPUs)"
+        f"{layout(choice.deployment.configuration)} ({numbers.gpus(gpus(choice.deployment.configuration))})"
         for choice in emission.chosen
     )
 
