@@ -14,7 +14,7 @@ from simcore.anchors.schema import anchor_from
 from simcore.cards import load_accelerator_card, load_model_card
 from simcore.cards.hf import model_card_from_config
 from simcore.cards.layout import Engine, Layout
-from simcore.cards.model import ModelCard
+from simcore.cards.model import ModelCard, main_weights_dtype
 from simcore.des.workload.lengths import LengthFacts
 from simcore.errors import InputError
 from simcore.prediction.predictor import Mode, Predictor, Setting
@@ -110,6 +110,8 @@ def prepare(request: Mapping[str, Any], trace: Path | None = None) -> Prepared:
         prompt_tokens=lengths.prompt_tokens,
         output_tokens=lengths.output_tokens,
         longest_tokens=lengths.longest_tokens,
+        # A config.json says how it is stored, and often still bears the name of the checkpoint it was made from.
+        weights_dtype=None if spec.model.name is not None else main_weights_dtype(card),
     )
     predictor = Predictor(setting)
     question = _question(spec, accelerator.gpus_per_node)

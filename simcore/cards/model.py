@@ -171,3 +171,8 @@ class ModelCard:
     @property
     def is_mla(self) -> bool:
         return any(group.attention.kind is AttentionKind.MLA for group in self.groups)
+
+
+def main_weights_dtype(card: ModelCard) -> str:
+    """The format that most weights are stored in: what anchors and tables call the checkpoint's."""
+    return card.dtypes.experts if card.is_moe else card.dtypes.weights

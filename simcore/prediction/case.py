@@ -15,7 +15,7 @@ from simcore.cards.hf import model_card_from_config
 from simcore.cards.layout import Engine, Layout
 from simcore.cards.library import known_model, load_accelerator_card, load_model_card, with_weights_format
 from simcore.cards.matrices import parameters_count
-from simcore.cards.model import ModelCard
+from simcore.cards.model import ModelCard, main_weights_dtype
 from simcore.cards.short import expand_short, is_short
 from simcore.errors import InputError, UnknownKeyError, UnknownNameError
 from simcore.legality import LegalityCase
@@ -283,9 +283,8 @@ def _refuse_another_models_name(card: ModelCard) -> None:
 def stated_weights_dtype(case: CheckInput, card: ModelCard) -> str | None:
     """The weight format that the case itself states, by a config or by name: an anchor must have run that one."""
     given = case.model
-    if isinstance(given, str) or (given.config is None and given.weights_format is None):
-        return None
-    return card.dtypes.experts if card.is_moe else card.dtypes.weights
+    is_stated = not isinstance(given, str) and (given.config is not None or given.weights_format is not None)
+    return main_weights_dtype(card) if is_stated else None
 
 
 def engine_input(case: CheckInput) -> EngineInput:

@@ -82,8 +82,6 @@ class StatedMemory:
 class Overrides:
     """What the user fixes; None takes the engine's default or the anchor's value."""
 
-    weights_dtype: str | None = None
-    """An anchor must have run it; None takes the anchor's."""
     kv_dtype: str | None = None
     memory_frac: float | None = None
     block_tokens: int | None = None
@@ -120,6 +118,8 @@ class Setting:
     overrides: Overrides = field(default_factory=Overrides)
     longest_tokens: int = 0
     """Prompt plus output of the longest request, where that is not the sum of the two."""
+    weights_dtype: str | None = None
+    """As the question states it: an anchor must have run it. None takes the anchor's."""
 
     def __post_init__(self) -> None:
         longest = self._longest_tokens
@@ -382,13 +382,7 @@ class Predictor:
 
     def _selected(self, option: EngineOption, layout: Layout, speculation: MeasuredSpeculation | None) -> Selection:
         setting, overrides = self.setting, self.setting.overrides
-        asked = (
-            overrides.weights_dtype,
-            overrides.kv_dtype,
-            overrides.attention_backend,
-            overrides.moe_backend,
-            overrides.partition,
-        )
+        asked = (overrides.kv_dtype, overrides.attention_backend, overrides.moe_backend, overrides.partition)
         key = (option, layout, speculation, *asked)
         if key in self._selections:
             return self._selections[key]
@@ -397,7 +391,7 @@ class Predictor:
             engine=option.engine.value,
             model=setting.card.name,
             tensor_parallel=layout.tensor_parallel,
-            weights_dtype=overrides.weights_dtype,
+            weights_dtype=setting.weights_dtype,
             kv_dtype=overrides.kv_dtype,
             engine_version=option.version,
             image=option.image,

@@ -185,7 +185,7 @@ def load_scenario(
     _check_pools(given)
     _check_caching(given)
     _refuse_what_is_not_priced(given)
-    overrides = replace(_overrides(given, engine_words), weights_dtype=case.stated_weights_dtype(given, card))
+    overrides = _overrides(given, engine_words)
     lengths = traffic_lengths(given.workload)
     first = given.layout if given.prefill is None else given.prefill.layout
     if first is None:
@@ -199,6 +199,7 @@ def load_scenario(
         output_tokens=lengths.output_tokens,
         overrides=overrides if given.prefill is None else _pool_overrides(overrides, given.prefill),
         longest_tokens=lengths.longest_tokens,
+        weights_dtype=case.stated_weights_dtype(given, card),
     )
     decode = None
     if given.decode is not None:

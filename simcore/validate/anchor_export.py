@@ -21,6 +21,7 @@ from simcore.anchors.schema import (
 )
 from simcore.cards.layout import Layout
 from simcore.cards.library import load_model_card
+from simcore.cards.model import main_weights_dtype
 from simcore.errors import InputError, UnknownNameError
 from simcore.stepcost.calibration import calibration
 from simcore.stepcost.width import WidthLaw
@@ -29,7 +30,7 @@ from simcore.validate.cells import Shape
 from simcore.validate.corpus import CorpusRow, Role
 from simcore.validate.evaluate import card_features
 from simcore.validate.layout_fit import FittedLayout
-from simcore.validate.predict_row import predict_row
+from simcore.validate.predict_row import UNTIMED_TTFT_FRAC, predict_row
 from simcore.validate.series import SeriesModel, fit_series
 
 PREFILL_LENGTHS = (1024, 2048, 4096, 8192, 16384)
@@ -105,7 +106,7 @@ def _own_format(model: str) -> str:
         card = load_model_card(model)
     except UnknownNameError:
         return "unknown"
-    return card.dtypes.experts if card.is_moe else card.dtypes.weights
+    return main_weights_dtype(card)
 
 
 def _sweeps(fitted: FittedLayout) -> tuple[DecodeSweep, ...]:
@@ -159,6 +160,8 @@ def _notes(fitted: FittedLayout, rows: Sequence[CorpusRow]) -> tuple[str, ...]:
     notes = ["prefill points are the fitted curve; decode points are served means with prefill stalls taken out"]
     if fitted.features is not None and len({cell.shape[0] for cell in fitted.cells}) == 1:
         notes.append("rows of one prompt length: the second decode sweep is the fitted context slope")
+    if not fitted.is_timed:
+        notes.append("no row tells a prefill: prefill and host time are priors, and TTFT's residual is assumed")
     if fitted.features is None:
         notes.append("no model card: prefill read off TTFT, context slope unknown")
     notes += [f"source: {source}" for source in sorted({row.source for row in rows if row.source})[:8]]
@@ -175,7 +178,8 @@ def _residuals(model: SeriesModel, rows: Sequence[CorpusRow]) -> Residuals:
             ttft.append(abs(predicted.ttft_s / row.ttft_s - 1.0))
         if row.throughput_tokens_per_s:
             throughput.append(abs(predicted.throughput_tokens_per_s / row.throughput_tokens_per_s - 1.0))
-    return Residuals(float(np.median(tpot)), _median(ttft), _median(throughput))
+    is_timed = all(fitted.is_timed for fitted in model.layouts.values())
+    return Residuals(float(np.median(tpot)), _median(ttft) if is_timed else UNTIMED_TTFT_FRAC, _median(throughput))
 
 
 def _median(values: list[float]) -> float | None:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from inferasim_operator.plan_question import prepare
 from simcore import load_scenario, predict
 from simcore.anchors.builtin import builtin_anchor
 from simcore.cards.layout import Engine, Layout
 from simcore.errors import InfeasibleError, InputError
 from simcore.prediction.predictor import Predictor
 from simcore.prediction.result import Prediction
-from simcore.prediction.shapes import EngineOption
+from simcore.prediction.shapes import EngineOption, Shape
 
 NAME = "llama-3.1-8b-sglang-mi355x-tp1"
 SCENARIO: dict[str, Any] = {
@@ -97,3 +98,20 @@ def test_a_config_under_another_models_name_is_refused() -> None:
         with pytest.raises(InputError) as caught:
             _predict(model={"name": "Llama-3.1-8B", "config": LLAMA | change})
         assert caught.value.field == "model.name"
+
+
+def test_a_plan_from_a_config_asks_for_its_weights() -> None:
+    """A quantised checkpoint's config often still names the checkpoint it was made from."""
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    anchor = builtin_anchor(NAME).model_dump(by_alias=True, mode="json", exclude_none=True)
+    spec = {
+        "model": {"configMap": {"name": "config"}}, "cluster": {"accelerator": "MI355X", "nodes": 1, "gpuBudget": 1},
+        "engines": [{"name": "SGLang", "layouts": [{"tensorParallel": 1}]}], "load": {"concurrencies": [8]},
+        "workload": {"fixed": {"promptTokens": 1024, "outputTokens": 64}}, "tiers": [{"name": "bulk"}],
+    }  # fmt: skip
+    named = LLAMA | {"_name_or_path": "meta-llama/Llama-3.1-8B"}
+    for config, chosen in ((named, True), (named | {"quantization_config": awq}, False)):
+        prepared = prepare({"spec": spec, "anchors": {NAME: anchor}, "modelConfig": config})
+        found = prepared.predictor.shape(EngineOption(Engine.SGLANG), Layout(), gpus_per_node=8)
+        assert isinstance(found, Shape) is chosen
+        assert chosen or "weightsDtype: anchor has bf16, target asks int4" in str(found)
