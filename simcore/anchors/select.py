@@ -137,9 +137,10 @@ def select_anchor(target: Target, anchors: Sequence[Anchor], *, allow_dummy_weig
         return Selection(None, (), (), dict(sorted(refusals.items())))
     usable.sort(key=lambda item: item[0])  # the digest is the last part of the rank, so no two are equal
     _, chosen, flags = usable[0]
-    for _, other, other_flags in usable[1:]:
+    for rank, other, other_flags in usable[1:]:
         listed = ", ".join(flag.value for flag in other_flags) or "no flag"
-        refusals[anchor_key(other)] = (f"usable ({listed}), but {anchor_key(chosen)} is nearer",)
+        better = next(word for word, own, lost in zip(_BETTER, usable[0][0], rank, strict=True) if own != lost)
+        refusals[anchor_key(other)] = (f"usable ({listed}), but {anchor_key(chosen)} {better}",)
     sibling = _sibling(chosen, [anchor for _, anchor, _ in usable])
     ordered = sorted(flags.items())
     return Selection(
@@ -248,8 +249,7 @@ def _defining(target: Target, anchor: Anchor) -> list[tuple[str, object, object,
         ("kvDtype", sign.kv_dtype, target.kv_dtype, canonical_kv_dtype),
         ("expertDtype", sign.expert_dtype, target.expert_dtype, canonical_format),
     ):
-        same = held is not None and asked is not None and _format(held, known) == _format(asked, known)
-        add(name, held, asked, same)
+        add(name, held, asked, held is not None and asked is not None and _one_format(held, asked, known))
     for name, held, asked in (
         ("engineVersion", sign.engine_version, target.engine_version),
         ("attentionBackend", sign.attention_backend, target.attention_backend),
@@ -273,6 +273,24 @@ def _defining(target: Target, anchor: Anchor) -> list[tuple[str, object, object,
         held_text, asked_text = _draft(sign.speculation), _draft(target.speculation)
         add("speculation", held_text, asked_text, held_text == asked_text)
     return rows
+
+
+_BETTER: Final = (
+    "has real weights",
+    "has no unchecked FP8 KV cache",
+    "is not wider than the target",
+    "is nearer in width",
+    "has the target's expert parallelism",
+    "has the target's attention data parallelism",
+    "records all that the target asks",
+    "has the surer source",
+    "has no flagged check",
+    "reaches the target's batches and concurrency",
+    "is nearer in prompt length",
+    "was measured to larger batches",
+    "is its equal and comes first by digest",
+)
+"""What the chosen anchor is better in, place by place of `_rank`."""
 
 
 def _rank(target: Target, anchor: Anchor, flags: Mapping[Flag, str]) -> tuple[object, ...]:
@@ -359,6 +377,12 @@ def _has_fp8_kv(anchor: Anchor) -> bool:
 def _is_cpu(anchor: Anchor) -> bool:
     architecture = anchor.signature.accelerator_architecture or ""
     return is_cpu(anchor.signature.accelerator) or architecture.lower() in ("x86_64", "aarch64", "arm64", "cpu")
+
+
+def _one_format(held: str, asked: str, known: Callable[[str], str]) -> bool:
+    """Two names of one format; tables call each vendor's own four-bit format `fp4`."""
+    names = {_format(held, known), _format(asked, known)}
+    return len(names) == 1 or ("fp4" in (_folded(held), _folded(asked)) and names <= {"mxfp4", "nvfp4"})
 
 
 def _format(dtype: str, known: Callable[[str], str] = canonical_format) -> str:

@@ -206,6 +206,25 @@ def test_the_nearest_width_wins_and_a_wider_anchor_comes_last() -> None:
     assert "is nearer" in reasons(selection, two)
 
 
+def test_a_usable_anchor_that_lost_says_what_the_chosen_one_is_better_in() -> None:
+    """Place by place of the order of preference (paper 5.1 and ours), and two that are equal say that too."""
+    lost = {
+        "is nearer in width": (anchor(tensorParallel=2), anchor()),
+        "has the surer source": (anchor(source="fitted"), anchor()),
+        "is nearer in prompt length": (anchor(), anchor(prompt=8192)),
+        "was measured to larger batches": (anchor(batches=(1, 2, 4)), anchor(batches=(1, 2, 4, 8))),
+    }
+    for words, (worse, better) in lost.items():
+        target = replace(TARGET, prompt_tokens=8192) if "length" in words else TARGET
+        for order in ([worse, better], [better, worse]):
+            selection = select_anchor(target, order)
+            assert selection.chosen == better, words
+            assert words in reasons(selection, worse)
+    one, other = anchor(), anchor(image="example.test/again:1")
+    selection = select_anchor(TARGET, [one, other])
+    assert "is its equal and comes first by digest" in reasons(selection, other if selection.chosen == one else one)
+
+
 def test_a_harvest_beats_a_fit_and_the_nearer_length_beats_the_farther() -> None:
     fitted, harvest = anchor(source="fitted"), anchor()
     assert select_anchor(TARGET, [fitted, harvest]).chosen == harvest
@@ -250,6 +269,12 @@ def test_fp8_kv_that_nobody_asked_for_is_flagged_unless_its_output_was_checked()
     plain = anchor(kvDtype="bf16")
     assert select_anchor(open_target, [anchor(), plain]).chosen == plain
     assert select_anchor(open_target, [anchor(**checked)]).adopted is not None
+
+
+@pytest.mark.parametrize(("asked", "same"), [("mxfp4", True), ("fp4", True), ("nvfp4", True), ("fp8", False)])
+def test_fp4_of_a_table_is_the_vendors_own(asked: str, same: bool) -> None:
+    table = anchor(weightsDtype="fp4")
+    assert (select_anchor(replace(TARGET, weights_dtype=asked), [table]).chosen is not None) is same
 
 
 def test_an_anchor_without_a_partition_stands_for_whole_gpus_only() -> None:
