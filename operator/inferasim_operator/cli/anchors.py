@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from inferasim_operator.cli.fit import fit
 from inferasim_operator.cli.output import EXIT_INFEASIBLE, EXIT_OK, Format, emit, exit_codes, screen
 from simcore.anchors.checks import CheckResult, Verdict, check_anchor, worst
-from simcore.anchors.schema import Anchor, GraphCapture, load_anchor
+from simcore.anchors.schema import SCHEMA_ID, Anchor, GraphCapture, load_anchor
 from simcore.anchors.select import Selection, Target, anchor_key, select_anchor
 from simcore.cards.formats import canonical_format
 from simcore.cards.kv_dtype import canonical_kv_dtype
@@ -24,14 +25,32 @@ Paths = Annotated[list[str], typer.Argument(help="Anchor files, or folders of th
 Output = Annotated[Format, typer.Option("-o", "--output", help="Output form.")]
 
 
-def read_anchors(paths: list[str]) -> dict[str, Anchor]:
-    """Anchors by path; a folder stands for its `.json` files. Raises FormatError, InputError."""
+def read_anchors(paths: list[str]) -> tuple[dict[str, Anchor], dict[str, str]]:
+    """Anchors by path, and the files of folders that are none with the reason. Raises FormatError, InputError.
+
+    A folder stands for its `.json` files: a harvest leaves its points, progress and result beside the anchor.
+    """
     files: list[Path] = []
+    others: dict[str, str] = {}
     for path in map(Path, paths):
-        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+        for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+            kind = _kind(file) if path.is_dir() else SCHEMA_ID
+            if kind == SCHEMA_ID:
+                files.append(file)
+            else:
+                others[str(file)] = f"no anchor: its `schema` is {kind}, not {SCHEMA_ID}"
     if not files:
         raise InputError("file", ", ".join(paths), "hold at least one anchor (.json)")
-    return {str(file): load_anchor(file) for file in files}
+    return {str(file): load_anchor(file) for file in files}, others
+
+
+def _kind(file: Path) -> str:
+    """What a JSON file says that it is; an anchor where it cannot be read, so that reading it says why."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return SCHEMA_ID
+    return str(document.get("schema", "absent")) if isinstance(document, dict) else "absent"
 
 
 @app.command()
@@ -45,7 +64,7 @@ def show(paths: Paths, output: Output = Format.TABLE) -> None:
                 "label": anchor.label,
                 **anchor.model_dump(mode="json", by_alias=True),
             }
-            for path, anchor in read_anchors(paths).items()
+            for path, anchor in read_anchors(paths)[0].items()
         ]
         emit({"anchors": documents}, output, _show_table)
 
@@ -54,7 +73,7 @@ def show(paths: Paths, output: Output = Format.TABLE) -> None:
 def check(paths: Paths, output: Output = Format.TABLE) -> None:
     """Run the named harvest checks; exit code 1 when one of them refuses an anchor."""
     with exit_codes():
-        results = {path: check_anchor(anchor) for path, anchor in read_anchors(paths).items()}
+        results = {path: check_anchor(anchor) for path, anchor in read_anchors(paths)[0].items()}
         document = {
             "anchors": [
                 {"file": path, "verdict": worst(found).value, "checks": [_check_row(result) for result in found]}
@@ -124,9 +143,9 @@ def select(
             max_batch=max_batch,
             concurrency=concurrency,
         )
-        anchors = read_anchors(paths)
+        anchors, others = read_anchors(paths)
         selection = select_anchor(target, list(anchors.values()))
-        emit(_selection_document(selection, target, anchors), output, _select_table)
+        emit(_selection_document(selection, target, anchors) | {"otherFiles": others}, output, _select_table)
         raise SystemExit(EXIT_OK if selection.chosen else EXIT_INFEASIBLE)
 
 
@@ -201,3 +220,5 @@ def _select_table(document: dict[str, Any]) -> None:
         console.print(f"sibling for the measured shrink: {document['sibling']}", highlight=False, markup=False)
     for name, reasons in document["refusals"].items():
         console.print(f"not {name}: {'; '.join(reasons)}", highlight=False, markup=False)
+    for path, reason in document["otherFiles"].items():
+        console.print(f"not {path}: {reason}", highlight=False, markup=False)
