@@ -191,6 +191,21 @@ def test_the_image() -> None:
         # What selects the pods, and what other values set: twice would mean one of the two, silently.
         ({"podLabels": {"app.kubernetes.io/name": "other"}}, "podLabels"),
         ({"extraEnv": [{"name": "INFERASIM_LEASE_NAME", "value": "x"}]}, "extraEnv"),
+        ({"podAnnotations": {"kubectl.kubernetes.io/default-container": "x"}}, "podAnnotations"),
+        ({"page": {"enabled": True, "port": 8080}}, "port"),
+        ({"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}, "extraVolumes"),
+        ({"extraVolumeMounts": [{"name": "ca", "mountPath": "/tmp"}]}, "mountPath"),
+        # A misspelt key would be dropped by the API server: an empty egress rule lets everything out.
+        ({"networkPolicy": {"egress": [{"port": 53}]}}, "egress"),
+        ({"networkPolicy": {"egress": [{}]}}, "egress"),
+        ({"networkPolicy": {"ingressFrom": [{"podSelecter": {}}]}}, "ingressFrom"),
+        ({"tolerations": [{"key": "a", "operator": "Exist"}]}, "tolerations"),
+        ({"tolerations": [{"kee": "a"}]}, "tolerations"),
+        ({"affinity": {"nodeAfinity": {}}}, "affinity"),
+        ({"extraEnv": [{"name": "A", "vlaue": "x"}]}, "extraEnv"),
+        ({"extraEnv": [{"name": "A", "value": 1}]}, "value"),
+        ({"imagePullSecrets": [{"name": "Not_A_Name"}]}, "imagePullSecrets"),
+        ({"metrics": {"podMonitor": {"interval": "0s"}}}, "interval"),
     ],
     ids=str,
 )
