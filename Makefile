@@ -73,6 +73,7 @@ harvest-cpu: setup ## Harvest a real vLLM on this machine's CPU and predict from
 
 harvest-check: setup ## What must hold of that harvest however busy the machine is (part of CI)
 	$(PY) -m e2e.harvest_check
+	$(PYTEST) -m slow tests/controllers/test_harvester_phases.py
 
 engine-parsers: setup ## Emitted command lines through the engines' own parsers (installs them on first use)
 	$(PY) -m e2e.engine_parsers

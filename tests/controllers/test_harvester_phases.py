@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -197,15 +196,19 @@ def test_collectives_come_first_and_are_kept(tmp_path: Path, commands: Path) -> 
 
 
 @pytest.mark.slow
-def test_the_benchmark_runs_on_gloo(tmp_path: Path) -> None:
-    """The script itself, in a Python that has torch: `make harvest-cpu` makes one."""
-    python = cpu_engine.folder() / "bin" / "python"
-    if not python.exists():
-        pytest.skip("no Python with torch; `make harvest-cpu` installs one")
-    made = tmp_path / "points.json"
-    command = [str(python), str(collectives.SCRIPT), "--ranks=2", f"--port={_free_port()}", f"--out={made}"]
-    subprocess.run([*command, "--largest-bytes=16384"], check=True, capture_output=True, timeout=300)
-    record = json.loads(made.read_text())
-    assert record["failures"] == {}
-    assert {point.collective for point in collectives.points_of(record)} == {"all_reduce", "all_gather", "all_to_all"}
-    assert all(point.seconds > 0 for point in collectives.points_of(record))
+def test_the_benchmark_runs_on_gloo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The phase itself, with a Python that has torch: `make harvest-check` makes one and runs this."""
+    python = cpu_engine.folder() / "bin"
+    if not (python / "python3").exists():
+        pytest.skip("no Python with torch; `make harvest-check` installs one")
+    monkeypatch.setenv("PATH", f"{python}{os.pathsep}{os.environ['PATH']}")
+    record = asyncio.run(collectives.measure(2, tmp_path, _free_port(), largest_bytes=64 * 1024))
+    assert (record["backend"], record["device"], record["failures"]) == ("gloo", "CPU", {})
+    points = collectives.points_of(record)
+    sizes = [8 << 10, 16 << 10, 32 << 10, 64 << 10]
+    wanted = {(name, size) for name in ("all_reduce", "all_gather", "all_to_all") for size in sizes}
+    assert {(point.collective, point.message_bytes) for point in points} == wanted
+    assert all(point.seconds > 0 and point.gpus == 2 for point in points)
+    assert {fit["collective"] for fit in record["fits"]} == {"all_reduce", "all_gather", "all_to_all"}
+    found = collectives.check(record, "CPU")
+    assert (found.verdict, found.numbers["points"]) == (Verdict.PASS, 12.0)
