@@ -131,6 +131,18 @@ def test_the_first_screen_holds_the_answer(browser: chromium.Page, folder: Path)
         assert sum(end <= height for end in ends) >= whole, (width, ends)
 
 
+def test_a_reason_is_a_few_lines_on_a_phone(browser: chromium.Page, folder: Path) -> None:
+    """Beside columns of figures its own would else be a word wide, and the row a screen high."""
+    why = "0.3% less throughput per GPU, inside the band, but 2.1% headroom against 2.4%"
+    path = folder / "reasons.html"
+    text = json.dumps(samples.EXPLANATION).replace('"dearer"', json.dumps(why)).replace("it misses TTFT", why)
+    path.write_text(explain.render(json.loads(text)), encoding="utf-8")
+    browser.load(path, width=PHONE[0], height=PHONE[1], is_dark=False)
+    heights = browser.value("[...document.querySelectorAll('tbody tr')].map(r => r.getBoundingClientRect().height)")
+    assert max(heights) < 160, heights
+    assert browser.value("document.scrollingElement.scrollWidth") <= PHONE[0]
+
+
 def test_keys_alone_reach_and_read_every_point(browser: chromium.Page, folder: Path) -> None:
     browser.load(folder / "plan.html", width=1280, height=800, is_dark=False)
     focused = "document.activeElement.getAttribute('aria-label') || document.activeElement.textContent"

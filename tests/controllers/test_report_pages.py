@@ -336,6 +336,18 @@ def test_every_value_lies_on_its_axis_and_ticks_are_few(values: list[float], is_
     assert all(axis.holds(tick) for tick in ticks)
 
 
+def test_a_limit_is_named_where_no_point_is() -> None:
+    """Points below, then above: its name is at the other end of its line, which starts there or ends there."""
+    for low, anchor in ((True, "end"), (False, "start")):
+        points = [charts.Point(f"p{n}", 98 + n / 2, (0 if low else 900) + 20 * n) for n in range(5)]
+        limits, ends = [charts.Limit("realtime", 100)], [charts.Point("a", 50, 0), charts.Point("b", 200, 1000)]
+        drawn = charts.scatter(
+            id_="x", title="t", x_name="x", y_name="y", points=[*points, *ends], limits=limits, number=numbers.count
+        )
+        (name,) = [found for tag, found, words in Dom(drawn).elements if tag == "text" and words == ["realtime"]]
+        assert name["text-anchor"] == anchor
+
+
 def test_labels_of_chosen_points_do_not_cover_one_another() -> None:
     """Four points close together, as tiers that choose neighbouring configurations are."""
     points = [charts.Point(f"p{n}", 100 + n, 1000 + 20 * n, label=f"tier-{n}") for n in range(4)]
