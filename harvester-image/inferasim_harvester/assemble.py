@@ -17,6 +17,7 @@ from simcore.anchors.schema import (
     CheckRecord,
     DecodePoint,
     DecodeSweep,
+    ExpertLoadRow,
     GraphCapture,
     HostTime,
     MeasuredMemory,
@@ -185,7 +186,12 @@ def acceptance_length(records: Records) -> float:
 
 
 def build_anchor(
-    spec: HarvestSpec, records: Records, ran: Ran, figures: PrefillFigures, checks: tuple[CheckRecord, ...]
+    spec: HarvestSpec,
+    records: Records,
+    ran: Ran,
+    figures: PrefillFigures,
+    checks: tuple[CheckRecord, ...],
+    expert_load: tuple[ExpertLoadRow, ...] = (),
 ) -> Anchor:
     """The anchor, live checks included. Raises MeasurementFailedError."""
     fit, host = figures.fit, figures.host
@@ -229,6 +235,7 @@ def build_anchor(
         )
         if memory or ran.effective.kv_pool_tokens
         else None,
+        expert_load=expert_load or None,
         provenance=Provenance(
             source="harvested",
             harvested_at=ran.harvested_at,

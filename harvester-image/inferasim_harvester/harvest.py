@@ -129,6 +129,7 @@ class Harvest:
                     client_s_per_event=client_s,
                     model=session.model,
                     extra=tuple(extra),
+                    expert_load=routing.kept(self.progress.folder),
                     output=live_checks.output(
                         recall,
                         str(effective.settings.get("kvDtype", self.spec.signature.kv_dtype)),

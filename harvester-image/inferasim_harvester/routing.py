@@ -20,8 +20,9 @@ from inferasim_harvester.progress import Progress
 from inferasim_harvester.session import Session
 from inferasim_harvester.spec import HarvestSpec
 from simcore.anchors.checks import CheckResult, Verdict
+from simcore.anchors.schema import ExpertLoadRow
 from simcore.errors import InputError
-from simcore.laws.routing_files import read_recording, write_npz, write_table
+from simcore.laws.routing_files import read_recording, read_table, write_npz, write_table
 from simcore.laws.routing_replay import ExpertLoad, Phase, RoutingRecording, replay
 
 RECORDING_FILE: Final = "routing.npz"
@@ -98,7 +99,25 @@ async def phase(spec: HarvestSpec, progress: Progress, options: Options, again: 
             return [CheckResult(CHECK, Verdict.FLAG, f"not recorded: {error}"[:1900])]
         (progress.folder / RECORDING_FILE).write_bytes(found.npz)
         await progress.keep(TABLE_FILE, found.text)
-    return [CheckResult(CHECK, Verdict.PASS, f"recorded; {TABLE_FILE} holds the table")]
+    return [CheckResult(CHECK, Verdict.PASS, f"recorded; the anchor and {TABLE_FILE} hold the table")]
+
+
+def kept(folder: Path) -> tuple[ExpertLoadRow, ...]:
+    """The table that the phase left in `folder`, as an anchor holds it; empty when it was not asked for or failed."""
+    path = folder / TABLE_FILE
+    if not path.exists():
+        return ()
+    return tuple(
+        ExpertLoadRow(
+            expert_parallel=row.expert_parallel,
+            phase="decode" if row.phase is Phase.DECODE else "prefill",
+            step_tokens=row.step_tokens,
+            rows_factor=row.rows_factor,
+            experts_factor=row.experts_factor,
+            samples=row.samples_count,
+        )
+        for row in read_table(path.read_text(encoding="utf-8"), TABLE_FILE)
+    )
 
 
 async def record(session: Session, prompts: list[str], output_tokens: int, folder: Path, post: Post) -> Recorded:

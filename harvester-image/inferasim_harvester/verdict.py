@@ -15,7 +15,7 @@ from inferasim_harvester.session import Tally
 from inferasim_harvester.spec import HarvestSpec
 from simcore.anchors import checks as anchor_checks
 from simcore.anchors.checks import CheckResult, Verdict, worst
-from simcore.anchors.schema import Anchor
+from simcore.anchors.schema import Anchor, ExpertLoadRow
 from simcore.cards.versions import version_key
 
 Records = Mapping[str, Mapping[str, Any]]
@@ -34,6 +34,8 @@ class Seen:
     """Name under which the engine serves."""
     extra: tuple[CheckResult, ...] = ()
     """Of optional phases."""
+    expert_load: tuple[ExpertLoadRow, ...] = ()
+    """Of recorded routing."""
     output: CheckResult = field(default_factory=lambda: live_checks.output(None, None))
     """Whether what was produced makes sense."""
 
@@ -89,7 +91,9 @@ def all_checks(
         *seen.extra,
         live_checks.unmeasured({name: r["unmeasured"] for name, r in records.items() if "unmeasured" in r}),
     ]
-    anchor = assemble.build_anchor(spec, records, ran, figures, tuple(check.record() for check in live))
+    anchor = assemble.build_anchor(
+        spec, records, ran, figures, tuple(check.record() for check in live), seen.expert_load
+    )
     return anchor, anchor_checks.check_anchor(anchor)
 
 

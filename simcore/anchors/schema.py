@@ -184,6 +184,20 @@ class MeasuredMemory(Record):
     """KV tokens of one attention-DP rank."""
 
 
+class ExpertLoadRow(Record):
+    """The busiest EP rank over the mean rank, as a recorded router left it (paper App. B.3)."""
+
+    expert_parallel: Annotated[int, Field(ge=2)]
+    phase: Literal["decode", "prefill"]
+    step_tokens: Count
+    rows_factor: Annotated[float, Field(ge=1)]
+    """I_n, routed tokens."""
+    experts_factor: Annotated[float, Field(ge=1)]
+    """I_d, distinct experts."""
+    samples: Count
+    """Steps replayed, times layers."""
+
+
 class CheckRecord(Record):
     """One named harvest check with its numbers."""
 
@@ -222,6 +236,8 @@ class Anchor(Record):
     packed_prefill: PackedPrefill | None = None
     host_time: HostTime | None = None
     memory: MeasuredMemory | None = None
+    expert_load: Annotated[tuple[ExpertLoadRow, ...], Field(min_length=1, max_length=4096)] | None = None
+    """Recorded on real text; prices a change of EP in place of a uniform router."""
     provenance: Provenance
 
     @model_validator(mode="after")

@@ -6,12 +6,13 @@ Every term is the measured one times or plus what a law says; at the anchor's ow
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcore.anchors.schema import Anchor, Signature
+from simcore.anchors.schema import Anchor, ExpertLoadRow, Signature
 from simcore.cards.accelerator import AcceleratorCard
 from simcore.cards.formats import canonical_format
 from simcore.cards.layout import Engine, Layout, ResolvedLayout, resolve
@@ -19,9 +20,10 @@ from simcore.cards.model import ModelCard
 from simcore.data.constants import constant
 from simcore.errors import InputError, UnknownNameError
 from simcore.laws import width as width_laws
+from simcore.laws.routing_replay import ExpertLoad, Phase
 from simcore.stepcost.calibration import Calibration, calibration
 from simcore.stepcost.curve import DecodeCurve, decode_curve
-from simcore.stepcost.experts import RouterLoad, uniform_router
+from simcore.stepcost.experts import RouterLoad, recorded_router, uniform_router
 from simcore.stepcost.features import LayoutFeatures, layout_features
 from simcore.stepcost.moved import AnchoredStepCost
 from simcore.stepcost.pipeline import pipeline_of
@@ -50,8 +52,8 @@ def anchored(
 
     Law choice (AUTO): same widths, nothing moves. Else with a model card and an accelerator card the split floor; else
     Eq. 1. A sibling's measured shrink replaces w/w' in both. `learnt` replaces the shipped calibration; `load` gives
-    the busiest rank's factors (a uniform router unless routing was recorded). The choice and all assumptions are in
-    `reasons`, stable words in `flags`. Raises InputError.
+    the busiest rank's factors (a uniform router, unless routing was recorded with the anchor or is given). The choice
+    and all assumptions are in `reasons`, stable words in `flags`. Raises InputError.
     """
     signature = anchor.signature
     engine = Engine.parse(signature.engine, "signature.engine")
@@ -75,6 +77,9 @@ def anchored(
         reasons.append("the sibling shares no batch whose excess reaches 1 ms, so w/w' stands")
     context_factor = window_factor = source.attention_tp / target.attention_tp
     move = shift = None
+    if load is uniform_router and anchor.expert_load is not None:
+        load, why = _recorded(anchor.expert_load, {target.moe_ep, min(source.moe_ep, target.moe_tp * target.moe_ep)})
+        reasons.append(why)
     if sides is not None:
         if chosen is WidthLaw.SPLIT_FLOOR:
             move = WidthMove(*sides, ranks_from, ranks_to, learnt or calibration())
@@ -121,6 +126,20 @@ def anchored(
         ),
         expert_shift=shift,
     )
+
+
+def _recorded(rows: Sequence[ExpertLoadRow], widths: set[int]) -> tuple[RouterLoad, str]:
+    """(the recorded router where it holds every EP that a move needs, else the uniform one; the reason)."""
+    held = {(row.expert_parallel, row.phase) for row in rows}
+    needed = {(width, phase.value) for width in widths if width > 1 for phase in Phase}
+    if missing := sorted(needed - held):
+        absent = ", ".join(f"EP{width} {phase}" for width, phase in missing)
+        return uniform_router, f"the recorded expert load has no {absent}: a uniform router stands for it"
+    table = [
+        ExpertLoad(r.expert_parallel, Phase(r.phase), r.step_tokens, r.rows_factor, r.experts_factor, r.samples)
+        for r in rows
+    ]
+    return recorded_router(table), "expert load of the busiest rank: as recorded with the anchor"
 
 
 def _looks_moe(signature: Signature, layout: Layout) -> bool:

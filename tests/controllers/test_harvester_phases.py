@@ -129,6 +129,13 @@ def test_expert_routing_is_recorded_on_the_texts_of_the_spec(
     table = read_table((out / routing.TABLE_FILE).read_text(), "table")
     assert {row.expert_parallel for row in table} == {2, 4, 8, 16}
     assert all(row.rows_factor >= 1.0 for row in table)
+    # A plan reads the table from the anchor.
+    held = load_anchor(out / "anchor.json").expert_load
+    assert held is not None
+    assert [(r.expert_parallel, r.phase, r.step_tokens, r.rows_factor, r.experts_factor, r.samples) for r in held] == [
+        (r.expert_parallel, r.phase.value, r.step_tokens, r.rows_factor, r.experts_factor, r.samples_count)
+        for r in table
+    ]
 
 
 @pytest.mark.parametrize(

@@ -294,6 +294,37 @@ def test_recorded_routing_replaces_the_uniform_router() -> None:
     assert parts["expertParallel"] == pytest.approx(shift_s, rel=1e-6)
 
 
+def test_routing_that_was_recorded_with_the_anchor_prices_a_plan() -> None:
+    """The same rows in the anchor itself give the same shift; where an EP or a phase is missing, nothing is guessed."""
+    plain = made({1: 20.0, 64: 40.0}, model="DeepSeek-V3", tensorParallel=8, expertDtype="fp8")
+    card, layout = load_model_card("DeepSeek-V3"), Layout(tensor_parallel=8, expert_parallel=8)
+    rows = [
+        {
+            "expertParallel": 8,
+            "phase": phase,
+            "stepTokens": 64,
+            "rowsFactor": 1.6,
+            "expertsFactor": factor,
+            "samples": 9,
+        }
+        for phase, factor in (("decode", 1.2), ("prefill", 1.0))
+    ]
+    document = plain.model_dump(mode="json", by_alias=True, exclude_none=True)
+    recorded = anchor_from(document | {"expertLoad": rows})
+    assert recorded.digest() != plain.digest()
+    cost = anchored(recorded, layout=layout, model=card, accelerator=MI355X)
+    assert "uniform-router" not in cost.flags
+    assert "expert load of the busiest rank: as recorded with the anchor" in cost.reasons
+    # The hand calculation of the test above.
+    distinct = 256 * (1 - (1 - 8 / 256) ** 64) * 0.89
+    shift_s = 58 * distinct / 8 * 3 * 7168 * 2048 * 0.2 / (0.81 * 8e12)
+    assert cost.price(Step(batch=64, context_tokens=64_000))[1]["expertParallel"] == pytest.approx(shift_s, rel=1e-6)
+    half = anchor_from(document | {"expertLoad": rows[:1]})
+    cost = anchored(half, layout=layout, model=card, accelerator=MI355X)
+    assert "uniform-router" in cost.flags
+    assert any("has no EP8 prefill: a uniform router stands" in reason for reason in cost.reasons)
+
+
 def test_below_its_first_batch_a_sweep_holds_its_context_free_step() -> None:
     # TP4 from batch 4 on: 8,000 tokens more per request cost 8 ms at batch 4: 250 ns per token, 9 ms at no context.
     anchor = made({4: 10.0, 16: 15.0}, long_steps={4: 18.0, 16: 47.0}, tensorParallel=4)
