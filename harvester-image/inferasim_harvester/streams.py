@@ -198,15 +198,19 @@ def _openai_count(event: Mapping[str, Any]) -> int | None:
 
 
 def _openai_text(event: Mapping[str, Any]) -> str:
-    choices = event.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else {}
-    delta = first.get("delta") or {}
-    return str(first.get("text") or delta.get("content") or delta.get("reasoning_content") or "")
+    first = next(iter(_choices(event)), {})
+    delta = first.get("delta")
+    told = delta if isinstance(delta, dict) else {}
+    return str(first.get("text") or told.get("content") or told.get("reasoning_content") or "")
 
 
 def _is_end(event: Mapping[str, Any]) -> bool:
+    return any(choice.get("finish_reason") for choice in _choices(event))
+
+
+def _choices(event: Mapping[str, Any]) -> list[dict[str, Any]]:
     choices = event.get("choices")
-    return isinstance(choices, list) and any(choice.get("finish_reason") for choice in choices)
+    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
 
 
 def _native_usage(event: Mapping[str, Any]) -> tuple[int, int] | None:

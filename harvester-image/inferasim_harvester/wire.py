@@ -193,6 +193,8 @@ def _answer(exchange: _Exchange, sent_s: float) -> Answer:
     if not separator or not head.startswith(b"HTTP/1."):
         raise EngineDiedError("the engine closed a connection without an answer")
     answer = Answer(sent_s, exchange.changed_s)
+    if not head[9:12].isdigit():
+        raise RequestFailedError(f"the engine's answer has no status: {head[:40]!r}")
     answer.status = int(head[9:12])
     answer.head = head
     answer.chunked = b"transfer-encoding: chunked" in head.lower()

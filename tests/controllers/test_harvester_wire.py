@@ -181,3 +181,46 @@ def test_a_broken_stream_is_no_answer() -> None:
         await asyncio.sleep(1.0)
 
     virtual.run(main())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 10**12) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+COUNTS = st.integers(-3, 10**12)
+USAGE = st.fixed_dictionaries({"prompt_tokens": COUNTS, "completion_tokens": COUNTS}) | JSON
+CHOICES = st.lists(st.fixed_dictionaries({}, optional={"text": JSON, "delta": JSON, "finish_reason": JSON}) | JSON)
+EVENTS = st.fixed_dictionaries(
+    {}, optional={"choices": CHOICES | JSON, "usage": USAGE, "meta_info": USAGE, "text": JSON, "error": JSON}
+)
+
+
+@given(st.sampled_from(list(Engine)), st.lists(EVENTS | JSON, min_size=1, max_size=6))
+def test_hostile_events_end_in_our_errors(engine: Engine, events: list[Any]) -> None:
+    """Valid JSON of any shape in a stream: a stream is read, or the request has failed; nothing else is raised."""
+    pieces = [(float(index), event) for index, event in enumerate(events)]
+    try:
+        found = dialect_of(engine).read(timed(pieces))
+    except RequestFailedError:
+        return
+    assert len(found.times_s) == len(found.tokens) > 0
+    assert found.prompt_tokens >= 0
+    assert np.isfinite(found.tokens).all()
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1\r\n\r\n", b"HTTP/1.\r\n\r\n"])
+def test_an_answer_without_a_status_is_a_failed_request(head: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        writer.close()
+
+    async def whole() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = int(server.sockets[0].getsockname()[1])
+        with pytest.raises(RequestFailedError, match="no status"):
+            await Client(Address("127.0.0.1", port)).get("/v1/models")
+        server.close()
+
+    virtual.run(whole())
