@@ -41,6 +41,8 @@ COALESCED_FLAG: Final = 0.05
 """Share of coalesced chunks above which the median gap is not used (ours)."""
 GROWTH_MARGIN: Final = 0.02
 """Noise of a step against another (ours)."""
+SHARED_FRAC: Final = 0.75
+"""Prompt tokens that one engine of several read, where they share (ours: whole blocks are counted, not all tokens)."""
 POOL_TOLERANCE: Final = 0.01
 """Rounding of a pool to blocks (ours)."""
 MEMORY_TOLERANCE: Final = 0.10
@@ -149,12 +151,17 @@ def output(
 
 
 def others_tokens(read_tokens: float | None, sent_tokens: int) -> CheckResult | None:
-    """Where an engine counts no requests, its prompt tokens show others' traffic; None when nothing shows."""
-    if not read_tokens or read_tokens <= sent_tokens * (1.0 + LENGTH_FLAG):
+    """Where an engine counts no requests, its prompt tokens show others' traffic, or that a second engine took a part
+    of ours; None when nothing shows."""
+    if not read_tokens:
         return None  # with caching off some count none
-    detail = f"the engine read {read_tokens:.0f} prompt tokens, we sent {sent_tokens}: something else uses it"
     numbers = {"engineTokens": read_tokens, "clientTokens": float(sent_tokens)}
-    return CheckResult("clock-agreement", Verdict.REFUSE, detail, numbers)
+    told = f"the engine read {read_tokens:.0f} prompt tokens, we sent {sent_tokens}: "
+    if read_tokens > sent_tokens * (1.0 + LENGTH_FLAG):
+        return CheckResult("clock-agreement", Verdict.REFUSE, f"{told}something else uses it", numbers)
+    if read_tokens < sent_tokens * SHARED_FRAC:
+        return CheckResult("clock-agreement", Verdict.REFUSE, f"{told}several engines answer", numbers)
+    return None
 
 
 def clock_agreement(engine_s: float | None, client_s: float, requests: float | None, sent: int) -> CheckResult:

@@ -6,10 +6,13 @@ Beside each stands why the figure would have been wrong. The trial's order, in e
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -121,6 +124,49 @@ def test_a_defect_of_ours_is_told_too(tmp_path: Path, monkeypatch: pytest.Monkey
     found = trial_of(Faults(), tmp_path)
     assert (found.exit_code, found.result["reason"]) == (1, "Internal")
     assert found.result["message"] == "ZeroDivisionError: of our own making"
+
+
+class Balanced:
+    """Two engines behind one address, connection by connection: every wave is halved, and nothing in it says so."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engines = [Emulator(engine=engine, version=VERSIONS[engine], seed=seed) for seed in (1, 2)]
+        self.turns = itertools.cycle(self.engines)
+        self.server: asyncio.Server | None = None
+
+    async def start(self) -> int:
+        for engine in self.engines:
+            await engine.start()
+        self.server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        return int(self.server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        assert self.server is not None
+        self.server.close()
+        for engine in self.engines:
+            await engine.stop()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", next(self.turns).port)
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError):
+                while data := await source.read(65536):
+                    target.write(data)
+            target.close()
+
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(copy(reader, back), copy(there, writer))
+
+
+@pytest.mark.parametrize("engine", list(Engine))
+def test_two_engines_behind_one_address_make_no_anchor(engine: Engine, tmp_path: Path) -> None:
+    """A batch of four would be two batches of two. Counters jump between the engines, or hold half of the traffic."""
+    found = trial.harvest(cast(Emulator, Balanced(engine)), spec_for(engine), tmp_path, QUICK)
+    if found.exit_code == 1:
+        assert (found.result["reason"], found.anchor) == ("EngineDied", None)
+    else:
+        assert found.verdict("clock-agreement") == "refuse"
 
 
 def _record_of(spec: HarvestSpec, folder: Path) -> dict[str, Any]:
