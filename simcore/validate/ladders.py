@@ -62,6 +62,7 @@ def _scored(row: CorpusRow, predicted: dict[str, float], configuration: tuple[ob
 
 def _simulated(rows: Sequence[CorpusRow]) -> list[Scored]:
     predictors: dict[tuple[object, ...], Predictor] = {}
+    answers: dict[tuple[object, ...], dict[str, float]] = {}
     found = []
     for row in rows:
         if row.concurrency > MOST_CLIENTS:
@@ -73,16 +74,19 @@ def _simulated(rows: Sequence[CorpusRow]) -> list[Scored]:
                 card, accelerator = load_model_card(row.model), load_accelerator_card(row.accelerator)
                 setting = Setting(card, accelerator, {}, Mode.SIMULATE, row.prompt_tokens, row.output_tokens)
                 predictors[key] = Predictor(setting)
-            predictor = predictors[key]
+            predictor, question = predictors[key], (*key, engine, row.layout, row.concurrency)
             gpus_per_node = predictor.setting.accelerator.gpus_per_node
             shape = predictor.shape(EngineOption(engine), row.layout, gpus_per_node=gpus_per_node)
             if not isinstance(shape, Shape):
                 continue
-            one = predictor.predict(shape, row.concurrency)
+            if question not in answers:
+                one = predictor.predict(shape, row.concurrency)
+                answers[question] = {
+                    "tpot": one.tpot_s, "ttft": one.ttft_s, "throughput": one.throughput_tokens_per_s,
+                }  # fmt: skip
         except (InputError, InfeasibleError):
             continue  # no card, or one that this layout breaks: it is not ranked, and not counted
-        predicted = {"tpot": one.tpot_s, "ttft": one.ttft_s, "throughput": one.throughput_tokens_per_s}
-        found.append(_scored(row, predicted, (row.layout,)))
+        found.append(_scored(row, answers[question], (row.layout,)))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -170,6 +171,34 @@ def test_ranking_of_the_truth_and_its_mirror(measured: list[float]) -> None:
         assert (exact.pairs_ordered_percent, mirror.pairs_ordered_percent) == (100.0, 0.0)
         assert ties.pairs_ordered_percent == 50.0
     assert exact.regret_percent == 0.0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1.0, 1.02, 1.04, 2.0, 3.1]) | st.floats(0.5, 9.0),
+            st.sampled_from([1.0, 1.0 + 1e-10, 2.0]) | st.floats(0.5, 9.0),
+            st.sampled_from([None, ("a",), ("b",)]),
+        ),
+        min_size=2,
+        max_size=9,
+    )
+)
+def test_ranking_against_all_pairs_one_by_one(members: list[tuple[float, float, tuple[str] | None]]) -> None:
+    """The definition of paper 5.7, written pair by pair: decisive above 3 %, a predicted tie counts half."""
+    rows = [replace(_scored(0, measured, guess), configuration=what) for measured, guess, what in members]
+    pairs, ordered = 0, 0.0
+    for (one, guess, what), (other, other_guess, other_what) in itertools.combinations(members, 2):
+        if (what is not None and what == other_what) or abs(one - other) <= 0.03 * min(one, other):
+            continue
+        pairs += 1
+        if math.isclose(guess, other_guess, rel_tol=1e-9):
+            ordered += 0.5
+        else:
+            ordered += float((guess > other_guess) == (one > other))
+    found = ranking(rows)
+    assert found.pairs_count == pairs
+    assert found.pairs_ordered_percent == (pytest.approx(100.0 * ordered / pairs) if pairs else None)
 
 
 def test_repeats_of_one_configuration_are_no_pair() -> None:
