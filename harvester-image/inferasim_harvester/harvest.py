@@ -179,7 +179,7 @@ class Harvest:
         found = counters(self.spec.engine.name, page)
         fell = fallen(self.last, found) if self.last is not None else ""
         if fell:
-            raise EngineDiedError(f"started again while it was measured, or several engines behind one address: its counter {fell}")
+            raise EngineDiedError(f"a restart in mid-sweep, or several engines behind one address: the counter {fell}")
         self.last = found
         return found
 
