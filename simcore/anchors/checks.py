@@ -89,6 +89,9 @@ def prefix_hits(hit_tokens: int, queried_tokens: int) -> CheckResult:
     share = hit_tokens / queried_tokens if queried_tokens else 0.0
     numbers = {"hitTokens": hit_tokens, "queriedTokens": queried_tokens, "hitShare": share}
     detail = f"{hit_tokens} of {queried_tokens} prompt tokens ({share:.1%}) came from the prefix cache"
+    if not 0 <= hit_tokens <= queried_tokens:  # a restarted engine, or counters of two of them
+        detail = f"the counters contradict each other: {hit_tokens} hits of {queried_tokens} queried prompt tokens"
+        return CheckResult("prefix-hits", Verdict.REFUSE, detail, numbers)
     return CheckResult("prefix-hits", Verdict.REFUSE if share > HIT_SHARE_LIMIT else Verdict.PASS, detail, numbers)
 
 

@@ -71,6 +71,8 @@ def test_prefix_hits_of_case_e02() -> None:
     assert result.numbers["hitShare"] == pytest.approx(0.7324, abs=1e-4)
     assert checks.prefix_hits(163, 16_384).verdict is PASS
     assert checks.prefix_hits(0, 0).verdict is PASS
+    for hits, queried in ((12_000, 0), (-12_000, 16_384), (16_385, 16_384)):
+        assert checks.prefix_hits(hits, queried).verdict is REFUSE, "counters that contradict each other show nothing"
 
 
 @pytest.mark.parametrize(
