@@ -417,7 +417,7 @@ class Harvest:
             "stepsS": decode.steps_s,
             "contextTokens": sum(decode.context_tokens) / len(decode.context_tokens),
             "tokensPerChunk": sum(decode.tokens_per_chunk) / len(decode.tokens_per_chunk),
-            "chunksAtOnceFrac": max(decode.at_once_frac),
+            "draftedFrac": sum(decode.drafted) / len(decode.drafted),
             "stalledFrac": max(decode.stalled_frac),
             "coalescedFrac": max(decode.coalesced_frac),
             "ttftS": decode.ttft_s if point.name != DRIFT else [],

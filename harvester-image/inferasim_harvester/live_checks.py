@@ -31,8 +31,8 @@ RECALL_PASS, RECALL_REFUSE = 0.8, 0.2
 """Share of a repeated sequence that a working model continues (ours: broken formats get next to none)."""
 CHUNK_PASS, CHUNK_FLAG = 0.02, 0.5
 """Tokens per chunk beside 1 without speculation (ours: front ends gather a few; two a chunk is something else)."""
-AT_ONCE_REFUSE: Final = 0.5
-"""Most chunks of several tokens come in the time of one (ours)."""
+DRAFTED_REFUSE: Final = 0.5
+"""In most waves of a point time goes by chunks, not by tokens (ours)."""
 STALL_FLAG: Final = 0.10
 """Mean gap over median gap, minus 1 (ours)."""
 BALANCE_FLAG: Final = 0.05
@@ -102,14 +102,14 @@ def served_model(served: str | None, name: str, path: str) -> CheckResult:
     return CheckResult("served-model", Verdict.PASS if same else Verdict.REFUSE, detail[:1900])
 
 
-def token_chunks(per_chunk: float, name: str, *, speculates: bool, at_once_frac: float = 0.0) -> CheckResult:
+def token_chunks(per_chunk: float, name: str, *, speculates: bool, drafted_frac: float = 0.0) -> CheckResult:
     """One token a chunk, where nothing speculates; else either something does, or the stream is gathered.
 
-    Several tokens in the time of one (`at_once_frac` of such chunks) are a draft's, however few there are.
+    Where time goes by chunks of several tokens (in `drafted_frac` of the waves), they are drafts, however few.
     """
-    numbers = {"tokensPerChunk": per_chunk, "atOnceFraction": at_once_frac}
+    numbers = {"tokensPerChunk": per_chunk, "draftedFraction": drafted_frac}
     off = abs(per_chunk - 1.0)
-    if not speculates and off > CHUNK_PASS and at_once_frac > AT_ONCE_REFUSE:
+    if not speculates and off > CHUNK_PASS and drafted_frac > DRAFTED_REFUSE:
         detail = f"{per_chunk:.3g} tokens a chunk at {name}, several in the time of one: the engine speculates unasked"
         return CheckResult("token-chunks", Verdict.REFUSE, detail, numbers)
     if speculates or off <= CHUNK_PASS:

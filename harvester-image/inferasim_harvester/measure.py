@@ -30,9 +30,8 @@ COALESCED_FRAC, COALESCED_LIMIT = 0.25, 0.05
 """A gap below this part of the mean gap shows chunks that a busy front end sent together; tolerated up to the limit."""
 GATHERED_LIMIT: Final = 0.02
 """Tokens per chunk above 1 without speculation, beyond which steps are counted by tokens."""
-AT_ONCE_FACTOR: Final = 1.4
-"""Two tokens of two steps take twice as long as one; a step with a draft takes little longer than one without."""
-SEVERAL_MARGIN: Final = 0.5
+CLEARLY_LESS: Final = 0.5
+"""Scatter of one reading below this part of the other's decides between them."""
 LAG: Final = 8
 """Steps between the chunks that are compared where single gaps are no steps."""
 
@@ -63,8 +62,8 @@ class Decode:
     """Mean over median of the gaps, minus 1: pauses that the median does not see."""
     coalesced_frac: list[float] = field(default_factory=list)
     """Part of the chunks that came together with the one before."""
-    at_once_frac: list[float] = field(default_factory=list)
-    """Part of the chunks of several tokens that took no longer than one token takes."""
+    drafted: list[bool] = field(default_factory=list)
+    """Whether a wave's time went by chunks of several tokens."""
     ttft_s: list[float] = field(default_factory=list)
 
 
@@ -85,9 +84,8 @@ class Window:
     tokens_per_chunk: float
     stalled_frac: float
     coalesced_frac: float
-    at_once_frac: float
-    """Of the chunks of several tokens: the part that took no longer than the others. A gathered chunk takes as many
-    steps as it has tokens; tokens that a draft gave come in one."""
+    is_drafted: bool
+    """Chunks hold several tokens, and take as long as those of one: a draft's, where nobody asked for drafts."""
     stagger: int
     """Most chunks any request had before the last one joined."""
 
@@ -127,16 +125,21 @@ def common_window(streams: Sequence[Stream], steps: int, *, speculates: bool = F
     contexts = [
         stream.prompt_tokens + np.mean(tokens[:-1]) for stream, (_, tokens) in zip(streams, shared, strict=True)
     ]
-    at_once = _at_once_frac(every, np.concatenate([np.diff(tokens) for _, tokens in shared]))
-    return Window(step_s, float(np.mean(contexts)), per_chunk, mean_step_s / step_s - 1.0, coalesced, at_once, stagger)
+    drafted = not speculates and per_chunk > 1.0 + GATHERED_LIMIT and _follows_chunks(shared)
+    return Window(step_s, float(np.mean(contexts)), per_chunk, mean_step_s / step_s - 1.0, coalesced, drafted, stagger)
 
 
-def _at_once_frac(gaps: Floats, tokens: Floats) -> float:
-    """Part of the chunks of several tokens whose gap is that of chunks of one; 0 where there are not both kinds."""
-    several, single = tokens > 1.0 + SEVERAL_MARGIN, tokens <= 1.0 + SEVERAL_MARGIN
-    if not several.any() or not single.any():
-        return 0.0
-    return float(np.mean(gaps[several] < AT_ONCE_FACTOR * float(np.median(gaps[single]))))
+def _follows_chunks(windows: Sequence[tuple[Floats, Floats]]) -> bool:
+    """Whether time goes by chunks and not by tokens, where both are not the same: spans of several chunks scatter less
+    by chunk then. Single gaps do not tell: a busy front end sends late, and the next chunk soon after."""
+    by_chunk, by_token = [], []
+    for times, tokens in windows:
+        lag = min(LAG, len(times) - 1)
+        span_s, count = times[lag:] - times[:-lag], tokens[lag:] - tokens[:-lag]
+        by_chunk += (span_s / lag).tolist()
+        by_token += (span_s / count).tolist()
+    scatter_chunk, scatter_token = (float(np.std(values) / np.mean(values)) for values in (by_chunk, by_token))
+    return scatter_chunk < CLEARLY_LESS * scatter_token
 
 
 def _longest_bunch(together: NDArray[np.bool_]) -> int:
@@ -199,7 +202,7 @@ async def measure_decode(
         found.tokens_per_chunk.append(window.tokens_per_chunk)
         found.stalled_frac.append(window.stalled_frac)
         found.coalesced_frac.append(window.coalesced_frac)
-        found.at_once_frac.append(window.at_once_frac)
+        found.drafted.append(window.is_drafted)
         found.ttft_s += [stream.ttft_s for stream in streams]
     return found
 

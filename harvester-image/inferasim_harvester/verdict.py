@@ -252,7 +252,7 @@ def _token_chunks(spec: HarvestSpec, records: Records) -> CheckResult:
         points[name]["tokensPerChunk"],
         name,
         speculates=spec.signature.speculation is not None,
-        at_once_frac=max(record.get("chunksAtOnceFrac", 0.0) for record in points.values()),
+        drafted_frac=max(record.get("draftedFrac", 0.0) for record in points.values()),
     )
 
 

@@ -127,3 +127,28 @@ def test_noise_larger_than_the_host_time_costs_the_host_time_and_not_the_harvest
     found = assemble.prefill_figures(records)
     assert (found.host, found.separated) == (None, 0)
     assert found.times_s == (3e-3, 10e-3, 12e-3)
+
+
+def _stream(times: list[float], tokens: list[int]) -> Stream:
+    return Stream(0.0, np.array(times), np.array(tokens, dtype=float), 128, tokens[-1], 0)
+
+
+def test_a_busy_front_end_is_not_taken_for_drafts() -> None:
+    """Steps of 10 ms. A front end that oversleeps now and then sends two tokens late, and the next one soon after; a
+    draft gives two tokens in one step. Single gaps look alike, spans do not."""
+    late = np.random.default_rng(3).random(64) < 0.2
+    times, tokens = [], []
+    for step in range(1, 65):
+        if not late[step - 1]:
+            oversleeps = step > 1 and late[step - 2]
+            times.append(0.010 * step + (0.006 if oversleeps else 0.0))
+            tokens.append(step)
+    window = common_window([_stream(times, tokens)], 48)
+    assert window is not None
+    assert window.tokens_per_chunk > 1.1
+    assert not window.is_drafted
+    assert window.step_s == pytest.approx(0.010, rel=0.03)
+    drafted = np.cumsum(1 + (np.random.default_rng(3).random(64) < 0.2)).tolist()
+    window = common_window([_stream([0.010 * step for step in range(1, 65)], drafted)], 48)
+    assert window is not None
+    assert window.is_drafted

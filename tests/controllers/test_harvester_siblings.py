@@ -40,7 +40,7 @@ CAUGHT: list[Caught] = [
     # One step in twenty gives two tokens: counted by tokens the step would be 5 % too short.
     ("few drafts that no report shows", Engine.VLLM, Faults(drafts_accepted_frac=0.05), {"token-chunks": "refuse"}),
     ("drafts that no report shows", Engine.SGLANG, Faults(drafts_accepted_frac=0.3), {"token-chunks": "refuse"}),
-    ("drafts behind uncounted chunks", Engine.ATOM, Faults(drafts_accepted_frac=0.05), {"token-chunks": "flag"}),
+    ("drafts behind uncounted chunks", Engine.ATOM, Faults(drafts_accepted_frac=0.05), {"token-chunks": "refuse"}),
     # Somebody else's request in the wave: batch 4 ran at 5 now and then.
     ("a second client", Engine.VLLM, Faults(stranger_every=7), {"clock-agreement": "refuse"}),
     ("a second client", Engine.SGLANG, Faults(stranger_every=7), {"clock-agreement": "refuse"}),
@@ -190,7 +190,7 @@ def test_what_an_older_pod_kept_is_judged_as_unchecked(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "points.json").read_text())
     for record in kept["points"].values():
         record.pop("smallestStepS", None)
-        record.pop("chunksAtOnceFrac", None)
+        record.pop("draftedFrac", None)
     again = tmp_path / "again"
     again.mkdir()
     (again / "points.json").write_text(json.dumps(kept))
