@@ -181,11 +181,11 @@ def as_workload(requests: list[Request], clients: int | None, *, sessions_per_ba
         groups: dict[int, list[Request]] = {}
         for request in requests:
             groups.setdefault(request.session, []).append(request)
-        builder, first = BatchBuilder(), 0
+        builder, first = BatchBuilder(BLOCK), 0
         for count, members in enumerate(groups.values(), start=1):
             builder.start_session()
             for request in members:
-                leaf = builder.path(request.blocks) if request.blocks else -1
+                leaf = builder.path([int(block) for block in request.blocks]) if request.blocks else -1  # type: ignore[call-overload]
                 builder.add(
                     request.prompt,
                     request.output,

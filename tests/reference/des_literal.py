@@ -26,7 +26,7 @@ class Request:
     output: int
     timestamp_ps: int = 0
     delay_ps: int = 0
-    blocks: tuple[int, ...] = ()
+    blocks: tuple[object, ...] = ()
     session: int = 0
     waits_for: tuple[int, ...] = ()
     draw: int = 0
@@ -50,7 +50,7 @@ class Request:
     chunk: int = 0
     held: int = 0
     covered: int = 0
-    path: tuple[int, ...] = ()
+    path: tuple[object, ...] = ()
     hit: int = 0
     host_hit: int = 0
     hit_blocks: int = 0
@@ -88,7 +88,7 @@ class Unit:
     lanes: list[list[Request]] = field(default_factory=list)
     loading: list[Request] = field(default_factory=list)
     holding: list[Request] = field(default_factory=list)
-    nodes: dict[tuple[int, ...], Node] = field(default_factory=dict)
+    nodes: dict[tuple[object, ...], Node] = field(default_factory=dict)
     clock: int = 0
     blocked: bool = False
     outstanding: list[Request] = field(default_factory=list)
@@ -126,7 +126,7 @@ class Unit:
     def note_peak(self) -> None:
         self.peak = max(self.peak, self.blocks - self.available())
 
-    def resident(self, blocks: tuple[int, ...]) -> int:
+    def resident(self, blocks: tuple[object, ...]) -> int:
         depth = 0
         while depth < len(blocks) and blocks[: depth + 1] in self.nodes:
             depth += 1
@@ -304,6 +304,10 @@ class Literal:
         self.sessions: dict[int, list[Request]] = {}
         first = self.pools[0][0]
         for request in requests:
+            # a block that this prompt fills only in part is another one than the same block in full
+            unfilled = len(request.blocks) * block_tokens - request.prompt
+            if unfilled > 0:
+                request.blocks = (*request.blocks[:-1], (request.blocks[-1], unfilled))
             # a block at the end that fills no KV block of the engine is not cached
             while first.caching and request.blocks:
                 if first.filled(request, len(request.blocks)) > first.filled(request, len(request.blocks) - 1):
@@ -386,12 +390,8 @@ class Literal:
     def never_fits(self, request: Request) -> bool:
         unit = self.pools[0][0]
         rules = unit.pool.scheduler
-        shared = len(request.blocks) if unit.caching else 0
-        covered = unit.filled(request, shared) * rules.block_tokens
         output = 0 if self.split else request.output
-        need = shared * self.block_tokens // rules.block_tokens
-        need += blocks_for(request.prompt - covered + output, rules.block_tokens)
-        if need > unit.blocks:
+        if blocks_for(request.prompt + output, rules.block_tokens) > unit.blocks:
             return True
         if not self.split:
             return False

@@ -192,3 +192,42 @@ def test_prices_do_not_change_what_is_cached() -> None:
     }
     assert len(hits) == 1
     assert MS == 10**9
+
+
+def _trace(folder: Path, *rows: tuple[int, list[int]]) -> Path:
+    path = folder / "trace.jsonl"
+    records = (
+        {"timestamp": 1000 * number, "input_length": tokens, "output_length": 4, "hash_ids": ids}
+        for number, (tokens, ids) in enumerate(rows)
+    )
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.mark.parametrize(("blocks", "served"), [(44, 1), (43, 0)])
+def test_a_request_takes_the_kv_blocks_of_its_tokens(tmp_path: Path, blocks: int, served: int) -> None:
+    """700 + 4 tokens are 44 blocks of 16, whether hashed in blocks of 512 or not: the second 512 holds 188 of them."""
+    rules = scheduler(prefix_caching=True, kv_pool_tokens=blocks * 16, block_tokens=16)
+    result = simulate(colocated(flat_table(64, decode_ms=1), rules), open_trace(_trace(tmp_path, (700, [1, 2]))))
+    assert (result.completed_count, result.rejected_count) == (served, 1 - served)
+    assert result.units[0].peak_kv_blocks == blocks * served
+
+
+def test_only_full_kv_blocks_are_found(tmp_path: Path) -> None:
+    """Blocks of 512 in an engine with blocks of 768: of 1,024 tokens in common one block is full. The same prompt again
+    finds its two full blocks; one that fills no block finds nothing.
+    """
+    rows = [(1600, [1, 2, 3, 4]), (1536, [1, 2, 9]), (1600, [1, 2, 3, 4]), (700, [5, 6]), (700, [5, 6])]
+    rules = scheduler(prefix_caching=True, kv_pool_tokens=768 * 20, block_tokens=768)
+    result = simulate(colocated(flat_table(64, decode_ms=1), rules), open_trace(_trace(tmp_path, *rows)))
+    assert result.records is not None
+    assert result.records.hit_tokens.tolist() == [0, 768, 1536, 0, 0]
+
+
+def test_a_block_with_other_tokens_in_it_is_another_block(tmp_path: Path) -> None:
+    """A trace whose last id stands for 188 tokens once and for 512 later: the short one is not what the long one is."""
+    rows = [(700, [1, 2]), (1024, [1, 2]), (700, [1, 2])]
+    rules = scheduler(prefix_caching=True, kv_pool_tokens=16 * 1000, block_tokens=16)
+    result = simulate(colocated(flat_table(64, decode_ms=1), rules), open_trace(_trace(tmp_path, *rows)))
+    assert result.records is not None
+    assert result.records.hit_tokens.tolist() == [0, 512, 688]

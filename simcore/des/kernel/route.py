@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from simcore.des.kernel import fields as f
-from simcore.des.kernel.cache import full_blocks, hit_tokens, probe
+from simcore.des.kernel.cache import hit_tokens, probe
 from simcore.des.kernel.fields import Ints
 from simcore.des.kernel.jit import compiled
 from simcore.des.kernel.lists import enqueue
@@ -98,18 +98,10 @@ def route(m: Ints, slot: int, now: int) -> int:
 
 @compiled
 def never_fits(m: Ints, slot: int) -> bool:
-    """Whether the request's prompt and output exceed a whole KV pool on its way.
-
-    Prefix blocks count as full: another prompt may have brought one that is partial here.
-    """
+    """Whether the request's prompt and output exceed a whole KV pool on its way."""
     pool, after = m[f.G_FIRST_POOL], m[f.G_DECODE_POOL]
-    shared, covered = 0, 0
-    if m[slot + f.S_LEAF] != f.NONE and m[pool + f.P_CACHING] == 1:
-        depth = m[m[slot + f.S_LEAF] + f.A_DEPTH]
-        shared = depth * m[f.G_BLOCK_TOKENS] // m[pool + f.P_BLOCK]
-        covered = full_blocks(m, pool, slot, depth) * m[pool + f.P_BLOCK]
     output = m[slot + f.S_OUTPUT] if after == f.NONE else 0
-    need = shared + blocks_for(m[slot + f.S_PROMPT] - covered + output, m[pool + f.P_BLOCK])
+    need = blocks_for(m[slot + f.S_PROMPT] + output, m[pool + f.P_BLOCK])
     if need > m[m[pool + f.P_UNIT0] + f.U_BLOCKS]:
         return True
     if after == f.NONE:

@@ -78,7 +78,7 @@ def batches(path: Path, block: int) -> Iterator[Batch]:
 
 def session_batches(sessions: Iterable[Row], block: int) -> Iterator[Batch]:
     """As `batches`, of sessions from anywhere."""
-    builder = BatchBuilder()
+    builder = BatchBuilder(block)
     for number, row in enumerate(sessions):
         items = row.value.get("requests")
         if not isinstance(items, list):

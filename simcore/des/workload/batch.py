@@ -55,6 +55,8 @@ class Workload:
 class BatchBuilder:
     """Collects sessions, then makes a batch."""
 
+    block_tokens: int = 0
+    """Tokens of a prefix block, where the last one of a prompt may be partial; 0: none is."""
     _rows: list[tuple[int, ...]] = field(default_factory=list)
     _parents: list[int] = field(default_factory=list)
     _children: list[int] = field(default_factory=list)
@@ -102,6 +104,10 @@ class BatchBuilder:
         """Add a request to the session under way; its position. `waits_for`: positions that must end first."""
         position = len(self._rows)
         blocks = int(self._arena[leaf, f.A_DEPTH]) if leaf != f.NONE else 0
+        filled = prompt_tokens - (blocks - 1) * self.block_tokens
+        if 0 < filled < self.block_tokens and blocks > 0:  # with fewer tokens in it, it is another block
+            mark = int(self._arena[leaf, f.A_KEY]) ^ (filled << 40)
+            leaf = self.path([mark], below=leaf, blocks=blocks - 1)
         self._rows.append((prompt_tokens, output_tokens, timestamp_ps, delay_ps, leaf, blocks, 0, self._sessions - 1))
         for parent in waits_for:
             self._parents.append(parent)

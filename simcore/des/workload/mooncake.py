@@ -119,7 +119,7 @@ def _time_ps(row: Row, field: str) -> int:
 
 def stream_batches(path: Path, block: int) -> Iterator[Batch]:
     """Batches of an unlinked trace, each record its own session, O(batch) memory. Raises FormatError."""
-    builder, last = BatchBuilder(), 0
+    builder, last = BatchBuilder(block), 0
     for row in rows(path):
         prompt, output, ids = _lengths(row, block)
         at = _time_ps(row, "timestamp")
@@ -161,7 +161,7 @@ def linked_batches(path: Path, block: int) -> Iterator[Batch]:
         first: min((records[at].timestamp_ps or 0 for at in members if not records[at].waits_for), default=0)
         for first, members in groups.items()
     }
-    builder = BatchBuilder()
+    builder = BatchBuilder(block)
     for first in sorted(groups, key=lambda at: (starts[at], at)):
         builder.start_session()
         _add_group(builder, records, groups[first], starts[first])
