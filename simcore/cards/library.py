@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -36,6 +36,8 @@ class _Entry:
     config: Mapping[str, Any]
     source: str
     assumed: tuple[str, ...]
+    releases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What a release date in the name changes of the config: positions, never a shape."""
 
 
 def _key(name: str) -> str:
@@ -83,17 +85,23 @@ def _model_index() -> tuple[Mapping[str, _Entry], tuple[str, ...]]:
             loader.parse_yaml(text, where),
             where,
             required={"name", "config"},
-            optional={"aliases", "variants", "assumed"},
+            optional={"aliases", "variants", "assumed", "releases"},
         )
-        base = _Entry(item["name"], item["config"], item["source"], tuple(item.get("assumed", ())))
+        releases = _releases(item.get("releases", []), where)
+        base = _Entry(item["name"], item["config"], item["source"], tuple(item.get("assumed", ())), releases)
         put([item["name"], *item.get("aliases", [])], base, where)
         for raw in item.get("variants", []):
             variant = loader.record(raw, where, required={"name", "config"}, optional={"aliases", "assumed"})
             config = {**item["config"], **variant["config"]}
             notes = base.assumed + tuple(variant.get("assumed", ()))
-            entry = _Entry(variant["name"], config, variant["source"], notes)
+            entry = _Entry(variant["name"], config, variant["source"], notes, releases)
             put([variant["name"], *variant.get("aliases", [])], entry, where)
     return MappingProxyType(index), tuple(sorted(names))
+
+
+def _releases(raw: list[Any], where: str) -> dict[str, Mapping[str, Any]]:
+    records = [loader.record(item, where, required={"release", "config"}) for item in raw]
+    return {item["release"]: item["config"] for item in records}
 
 
 @cache
@@ -124,7 +132,8 @@ def load_model_card(name: str) -> ModelCard:
         if reason is not None:
             error.args = (f"`model.name` {name!r} has no built-in card: {reason}; give its config.json instead",)
         raise error
-    card = model_card_from_config(entry.config, entry.name, source=entry.source)
+    released = next((entry.releases[word] for word in _key(name).split("-") if word in entry.releases), {})
+    card = model_card_from_config({**entry.config, **released}, entry.name, source=entry.source)
     return replace(card, assumed=card.assumed + entry.assumed)
 
 

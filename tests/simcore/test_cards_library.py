@@ -67,6 +67,18 @@ def test_common_names_find_their_card(asked: str, name: str) -> None:
     assert load_model_card(asked).name == name
 
 
+def test_a_release_may_have_more_positions_and_no_other_shape() -> None:
+    """The 2507 releases of Qwen3 and Kimi-K2's 0905 take 262,144 tokens; their predecessors 40,960 and 131,072."""
+    for dated, plain in (
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "Qwen3-235B-A22B-FP8"), ("Kimi-K2-Instruct-0905", "Kimi-K2"),
+        ("Qwen3-30B-A3B-Thinking-2507", "Qwen3-30B-A3B"),
+    ):  # fmt: skip
+        one, other = load_model_card(dated), load_model_card(plain)
+        assert (one.max_position_tokens, one.groups, one.name) == (262_144, other.groups, other.name)
+        assert other.max_position_tokens in (40_960, 131_072)
+    assert load_model_card("DeepSeek-R1-0528") == load_model_card("DeepSeek-R1")
+
+
 def test_unverified_models_are_absent_and_say_why() -> None:
     for name in ("GLM-4.7", "DeepSeek-V4.1-Flash"):
         with pytest.raises(UnknownNameError, match="not verified"):
