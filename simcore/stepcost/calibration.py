@@ -40,6 +40,10 @@ class Calibration:
     """The same where experts carry most of the work."""
     index_flop_frac: float
     """Share of the matrix peak at which a sparse-attention indexer scores and sorts its context."""
+    host_s: float
+    """Prior of what a TTFT holds beside prefills: client, tokenisation, scheduling, the way of the first token."""
+    host_prior_spread: float
+    """Log spread of that prior between series."""
     prefill_prior_spread: float
     """Log spread of that prior between series."""
     prefill_weight_bandwidth_frac: float

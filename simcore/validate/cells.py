@@ -172,7 +172,9 @@ def cells_of(
         for clients in sorted(count for other, count in groups if other == shape):
             before = _cell(shape, clients, groups[shape, clients], lengths[shape], (pool_tokens, prefill_s), before)
             cells.append(before)
-    return tuple(replace(cell, is_outheld=_is_outheld(cell, cells)) for cell in cells)
+    found = [replace(cell, is_outheld=_is_outheld(cell, cells)) for cell in cells]
+    held = max((cell.running * cell.context_tokens for cell in found if cell.is_saturated), default=math.inf)
+    return tuple(_waiting(cell) if cell.held_tokens > held else cell for cell in found)
 
 
 def _is_outheld(cell: Cell, cells: Sequence[Cell]) -> bool:
@@ -206,17 +208,14 @@ def _cell(
         grown_s = before.ttft_s * clients / before.clients
         jumps = ttft_s > WAIT_JUMP_FACTOR * grown_s and ttft_s > WAIT_SHARE_FRAC * decode_s
         waiting = waiting or before.is_waiting or (jumps and tpot_s < before.tpot_s * clients / before.clients)
-    running = float(clients)
-    if waiting and ttft_s is not None:
-        running = clients * decode_s / (ttft_s + decode_s)
-    return Cell(
-        shape,
-        clients,
-        shape[0] * lengths.mean_factor,
-        output_tokens,
-        ttft_s,
-        tpot_s,
-        lengths.is_drawn,
-        running,
-        waiting,
+    prompt_tokens = shape[0] * lengths.mean_factor
+    cell = Cell(
+        shape, clients, prompt_tokens, output_tokens, ttft_s, tpot_s, lengths.is_drawn, float(clients), is_waiting=False
     )
+    return _waiting(cell) if waiting else cell
+
+
+def _waiting(cell: Cell) -> Cell:
+    """The cell as one whose clients wait for a place: Little's law says how many of them run."""
+    decode_s = (cell.output_tokens - 1.0) * cell.tpot_s
+    return replace(cell, running=cell.clients * decode_s / cell.request_s, is_waiting=True)

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 
 from simcore.laws.width import weight_read
 from simcore.prediction.steady import first_wave_factor
@@ -25,6 +25,8 @@ from simcore.validate.cells import Cell, Shape
 Floats = NDArray[np.float64]
 TTFT_SPREAD = 0.15
 """Relative spread of a mean TTFT between repeats: 2 % median, far more at few clients."""
+HOST_TTFT_FRAC = 0.7
+"""Prior share of a layout's smallest TTFT that is no prefill, in series whose lengths were drawn (0.6 to 0.9)."""
 STEP_SPREAD = 0.06
 """Relative spread between the steps that different shapes give at the same batch."""
 MAX_PREFILL_SHARE = 0.92
@@ -36,11 +38,19 @@ FALL_LIMIT = 0.97
 FAMILY_COUNT = 3.0
 SCALE_LIMIT = 8.0
 """Prefill at most this many times slower than its prior."""
+LADDER_STEP = 1.0
+"""Doublings between the loads of a usual ladder."""
+LEAST_SLOPED_FRAC = 0.7
+"""Below the measured batches their slope is followed down to this share of the first step."""
+LEAST_WORKED_FRAC = 0.3
+"""What the cards take off below them leaves at least this share: launches, constants, experts read below the peak."""
 LARGEST_POWER = 0.6
 """Steps grow at most as b^0.6 beyond the measured batches: the log-log slope at the largest batches of long sweeps."""
 SAME_BATCH = 0.05
 """Cells within 5 % in batch are one point of the curve."""
 TINY_WEIGHT = 1e-9
+LEAST_S_PER_TOKEN = 1e-9
+"""Keeps a prefill above 0 where rows show none."""
 PASS_TOKENS = 8192.0
 """Prompt tokens of a prefill pass: the default budget on large GPUs. Assumed where a table is silent."""
 CLIENTS_SCALE = 0.35
@@ -117,8 +127,9 @@ class FittedLayout:
         """Decode step of `batch` requests: the cells' steps, the most alike shapes counting most, log-log in batch."""
         batches, values = self._curve(shape)
         beyond_s = 0.0
-        if batch > batches[-1] and self.features is not None:
-            beyond_s = batch_work_s(self.features, batch) - batch_work_s(self.features, float(batches[-1]))
+        if self.features is not None:
+            nearest = min(max(batch, float(batches[0])), float(batches[-1]))
+            beyond_s = abs(batch_work_s(self.features, batch) - batch_work_s(self.features, nearest))
         return _interpolate(batch, batches, values, beyond_s) + self.context_s(batch, context_tokens)
 
     def floor(self, shape: Shape) -> tuple[float, float]:
@@ -126,9 +137,15 @@ class FittedLayout:
         batches, values = self._curve(shape)
         return float(values[0]), float(batches[0])
 
+    def gap_doublings(self, batch: float) -> float:
+        """Doublings from the nearest measured batch, the half of a step that a ladder of doublings leaves taken off."""
+        nearest = min(abs(math.log2(batch / cell.running)) for cell in self.cells)
+        return max(nearest - LADDER_STEP / 2.0, 0.0)
+
     @property
-    def largest_batch(self) -> float:
-        return max(cell.running for cell in self.cells)
+    def is_timed(self) -> bool:
+        """Some cell tells a prefill: a TTFT that is no queue."""
+        return any(cell.ttft_s is not None and not cell.is_waiting for cell in self.cells)
 
     def waits_at(self, clients: float, shape: Shape, *, is_drawn: bool, simulated_count: float) -> float:
         """Prefills in a mean TTFT at `clients`: the simulated number, moved as the measured cells lie off theirs."""
@@ -208,7 +225,7 @@ def batch_work_s(features: LayoutFeatures, batch: float) -> float:
 def _interpolate(batch: float, batches: Floats, values: Floats, beyond_s: float) -> float:
     """Log-log inside the points. Above them, the last power law or what the cards add (`beyond_s`), if more.
 
-    Below them, the first slope, but never under 0.7 of the first value.
+    Below them, the first slope, or what the cards take off, if more.
     """
     if batch > batches[-1]:
         power = 0.0
@@ -217,11 +234,12 @@ def _interpolate(batch: float, batches: Floats, values: Floats, beyond_s: float)
             power = math.log(values[-1] / values[first]) / math.log(batches[-1] / batches[first])
         grown_s = values[-1] * (batch / batches[-1]) ** min(max(power, 0.0), LARGEST_POWER)
         return float(max(grown_s, values[-1] + beyond_s))
+    if batch < batches[0]:
+        slope = max((values[1] - values[0]) / (batches[1] - batches[0]), 0.0) if len(batches) > 1 else 0.0
+        sloped_s = max(values[0] - slope * (batches[0] - batch), LEAST_SLOPED_FRAC * values[0])
+        return float(min(sloped_s, max(values[0] - beyond_s, LEAST_WORKED_FRAC * values[0])))
     if len(batches) == 1:
         return float(values[0])
-    if batch < batches[0]:
-        slope = max((values[1] - values[0]) / (batches[1] - batches[0]), 0.0)
-        return float(max(values[0] - slope * (batches[0] - batch), 0.7 * values[0]))
     return float(np.exp(np.interp(math.log(batch), np.log(batches), np.log(values))))
 
 
@@ -250,7 +268,7 @@ def fit_layout(
     def residuals(logs: Floats) -> Floats:
         host_s, scale, kv_scale = (float(value) for value in np.exp(logs))
         prefill = scaled(prior, scale)
-        steps = table.base_steps(prefill, features, kv_scale * kv_prior)
+        steps = table.base_steps(prefill, features, kv_scale * kv_prior, host_s)
         by_cell = dict(zip(cells, steps, strict=True))
         ttft = [_ttft_residual(cell, host_s, prefill, waits_of[cell]) for cell in timed]
         shared = [
@@ -261,11 +279,15 @@ def fit_layout(
             for run in runs
             for low, high in itertools.pairwise(run)
         ]
-        held = [logs[1] / calibration.prefill_prior_spread, logs[2] / calibration.kv_prior_spread]
+        held = [
+            (logs[0] - start[0]) / calibration.host_prior_spread,
+            logs[1] / calibration.prefill_prior_spread,
+            logs[2] / calibration.kv_prior_spread,
+        ]
         return np.array([*_weighed(ttft), *_weighed(shared), *falls, *held])
 
-    smallest = min((cell.ttft_s or 0.0 for cell in timed), default=0.02)
-    start = np.log([0.6 * smallest, 1.0, 1.0])
+    smallest = min((cell.ttft_s or 0.0 for cell in timed), default=10.0 * calibration.host_s)
+    start = np.log([min(HOST_TTFT_FRAC * smallest, calibration.host_s), 1.0, 1.0])
     most = min((_largest_scale(cell, prior, features) for cell in free), default=SCALE_LIMIT)
     bounds = (np.log([1e-3 * smallest, 0.1, 0.1]), np.log([smallest, max(most, 0.11), 6.0]))
     start[1] = min(start[1], bounds[1][1] - 1e-6)
@@ -273,8 +295,8 @@ def fit_layout(
     host_s, scale, kv_scale = (float(value) for value in np.exp(found.x))
     prefill, per_byte = scaled(prior, scale), kv_scale * kv_prior
     reading = np.array([_reading(cell, features, per_byte) for cell in cells])
-    steps = table.base_steps(prefill, features, per_byte) + reading
-    return FittedLayout(cells, prefill, per_byte, host_s if timed else 0.0, features, steps, cell_waits)
+    steps = table.base_steps(prefill, features, per_byte, host_s) + reading
+    return FittedLayout(cells, prefill, per_byte, host_s, features, steps, cell_waits)
 
 
 def _largest_scale(cell: Cell, prior: Prefill, features: LayoutFeatures) -> float:
@@ -317,8 +339,9 @@ class _Table:
     prompts: Floats
     shares: Floats
     gaps: Floats
-    request_s: Floats
-    prefills_known: NDArray[np.bool_]
+    ttft_s: Floats
+    """0 where it is not measured."""
+    is_waiting: NDArray[np.bool_]
     decode_s: Floats
     contexts: tuple[float, ...]
 
@@ -335,17 +358,18 @@ class _Table:
                 ]
             ),
             gaps,
-            np.array([cell.request_s for cell in cells]),
+            np.array([cell.ttft_s or 0.0 for cell in cells]),
             np.array([cell.is_waiting for cell in cells]),
             gaps * np.array([cell.tpot_s for cell in cells]),
             tuple(cell.context_tokens for cell in cells),
         )
 
-    def base_steps(self, prefill: Prefill, features: LayoutFeatures, per_byte: float) -> Floats:
-        """(cells,) decode step without its context reading, by the work balance [s]."""
+    def base_steps(self, prefill: Prefill, features: LayoutFeatures, per_byte: float, host_s: float) -> Floats:
+        """(cells,) decode step without its context reading, by the work balance [s]; the host's part is no work."""
         tokens_s = prefill.s_per_token * self.prompts + prefill.s_per_token2 * self.prompts**2
         one_s = prefill.fixed_s * self.shares + tokens_s
-        request_s = np.where(self.prefills_known, self.decode_s + one_s, self.request_s)  # a queue is not work
+        served_s = np.where(self.is_waiting, one_s, np.maximum(self.ttft_s - host_s, 0.0))  # a queue is not work
+        request_s = self.decode_s + served_s
         step_s = (request_s - np.minimum(self.running * one_s, MAX_PREFILL_SHARE * request_s)) / self.gaps
         bytes_read = np.array([features.read_context_bytes(tokens) for tokens in self.contexts])
         return np.asarray(np.maximum(step_s - per_byte * self.running * bytes_read, MIN_BASE_FRAC * step_s))
@@ -388,17 +412,25 @@ def _same_shape(cells: list[Cell]) -> list[list[Cell]]:
 
 
 def _fit_without_card(cells: tuple[Cell, ...], cell_waits: Floats) -> FittedLayout:
-    """TTFT in proportion to the prompt, steps as measured: all that rows alone say."""
-    timed = [cell for cell in cells if cell.ttft_s is not None and not cell.is_waiting]
-    per_token = min(
-        (
-            (cell.ttft_s or 0.0) / cell.prompt_tokens / waits
-            for cell, waits in zip(cells, cell_waits, strict=True)
-            if cell in timed
-        ),
-        default=0.0,
-    )
-    steps = np.array([cell.tpot_s for cell in cells])
-    return FittedLayout(
-        cells, Prefill(0.0, max(per_token, 1e-9), 0.0), 0.0, 0.0, None, steps, cell_waits, ("no model card",)
-    )
+    """TTFT = host + waits times a prefill in proportion to the prompt, steps as measured: all that rows alone say."""
+    timed = [
+        (cell, waits)
+        for cell, waits in zip(cells, cell_waits, strict=True)
+        if cell.ttft_s is not None and not cell.is_waiting
+    ]
+    host_s, per_token = 0.0, 0.0
+    if timed:
+        ttft_s = np.array([cell.ttft_s for cell, _ in timed], dtype=np.float64)
+        prefilled = np.array([waits * cell.prompt_tokens for cell, waits in timed])
+        (host_s, per_token), _ = nnls(np.stack([1.0 / ttft_s, prefilled / ttft_s], axis=1), np.ones(len(timed)))
+    prefill = Prefill(0.0, max(float(per_token), LEAST_S_PER_TOKEN), 0.0)
+    steps = np.array([_balanced_s(cell, prefill, float(host_s)) for cell in cells])
+    return FittedLayout(cells, prefill, 0.0, float(host_s), None, steps, cell_waits, ("no model card",))
+
+
+def _balanced_s(cell: Cell, prefill: Prefill, host_s: float) -> float:
+    """Decode step of a cell by the work balance, its context reading left in [s]."""
+    gaps, one_s = max(cell.output_tokens - 1.0, 1.0), prefill.seconds(cell.prompt_tokens)
+    served_s = one_s if cell.is_waiting else max((cell.ttft_s or 0.0) - host_s, 0.0)
+    work_s = gaps * cell.tpot_s + served_s
+    return (work_s - min(cell.running * one_s, MAX_PREFILL_SHARE * work_s)) / gaps

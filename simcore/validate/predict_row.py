@@ -7,20 +7,21 @@ from dataclasses import dataclass, replace
 
 from simcore.cards.layout import Layout
 from simcore.cards.library import known_model, load_accelerator_card
-from simcore.data.constants import constant
 from simcore.errors import UnknownNameError
 from simcore.laws.handoff import HandoffBackend, handoff_link, handoff_time
-from simcore.laws.pipeline import hop_inside_step, micro_batches, pipeline_step, scheduler_host_time
 from simcore.prediction.intervals import Distance
 from simcore.prediction.steady import ClosedLoop, closed_loop, first_wave_factor, two_pools
 from simcore.stepcost.features import LayoutFeatures
-from simcore.stepcost.work import ACTIVATION_BYTES
 from simcore.validate.cells import Lengths, Shape
 from simcore.validate.corpus import CorpusRow, PoolSpec
 from simcore.validate.layout_fit import FittedLayout, fixed_share, full_pass
 from simcore.validate.project import Projection
 from simcore.validate.series import SeriesModel
+from simcore.validate.stages import Stages
 from simcore.validate.waits import Traffic, known_engine, simulated_waits
+
+UNTIMED_TTFT_FRAC = 0.5
+"""Median TTFT error of layouts whose own TTFTs are hidden or all queues: docs/generated/accuracy-stress.md."""
 
 
 @dataclass(frozen=True)
@@ -72,28 +73,26 @@ def _colocated(model: SeriesModel, row: CorpusRow) -> RowPrediction:
     projection, known = model.projection(row, row.layout)
     traffic = _Traffic.of(model, row)
     fitted, layout = projection.fitted, row.layout
-    copies = layout.data_parallel if layout.data_parallel != known.data_parallel else 1
+    copies = layout.data_parallel / known.data_parallel
     clients = max(row.concurrency / copies, 1.0)
     capacity = model.capacity(projection)
-    cap = capacity.running_cap(traffic.context_tokens) * layout.pipeline_parallel / known.pipeline_parallel
+    stages_count = layout.pipeline_parallel
+    cap = capacity.running_cap(traffic.context_tokens) * stages_count
     batch = min(clients, cap)
     waits = _waits(projection, traffic, row.engine, batch)
     gaps = max(traffic.output_tokens - 1.0, 1.0)
     prefill, host_s = projection.prefill, fitted.host_s
     features = projection.features
     share = fixed_share(features, traffic.prompt_tokens, batch, gaps) if features is not None else 1.0
-    prefill_s = prefill.seconds(traffic.prompt_tokens, share)
-    wait_s = prefill.ttft_s(traffic.prompt_tokens, waits)
-    stages = layout.pipeline_parallel
-    if stages > 1 and known.pipeline_parallel == 1:
-        step_s, hop_s = _pipeline_step(projection, traffic, batch, stages)
-        # Passes follow each other a stage apart: the first takes the whole depth, each other one a stage's time.
-        pass_s = prefill.seconds(traffic.prompt_tokens) * min(waits, max(full_pass(traffic.prompt_tokens), 1.0))
-        host_s += pass_s * (1.0 - 1.0 / stages) + stages * hop_s
-        wait_s /= stages
-        prefill_s /= stages
-    else:
-        step_s = projection.step_s(batch, traffic.context_tokens, traffic.shape)
+    stages = Stages.of(stages_count, batch, features)
+    step_s = projection.step_s(stages.micro_batch, traffic.context_tokens, traffic.shape)
+    step_s += stages_count * stages.added_s(stages.micro_batch)
+    added_s = stages.added_s(traffic.prompt_tokens)
+    prefill_s = prefill.seconds(traffic.prompt_tokens, share) / stages_count + share * added_s
+    # Passes follow each other a stage apart: the first takes the whole depth, each other one a stage's time.
+    in_pass = min(waits, max(full_pass(traffic.prompt_tokens), 1.0))
+    part_s = prefill.seconds(traffic.prompt_tokens) / stages_count
+    host_s += (stages_count - 1) * (part_s * in_pass + added_s)
     loop = closed_loop(
         clients=clients,
         running_cap=cap,
@@ -101,9 +100,9 @@ def _colocated(model: SeriesModel, row: CorpusRow) -> RowPrediction:
         step_s=step_s,
         prefill_s=prefill_s,
         host_s=host_s,
-        wait_s=wait_s,
+        wait_s=waits * (part_s + added_s),
     )
-    distance = _distance(fitted, known, layout, traffic, batch, is_queueing=clients > cap)
+    distance = _distance(fitted, known, layout, traffic, stages.micro_batch, is_queueing=clients > cap)
     flags = _flags(projection, known, layout, traffic, distance, row)
     return _prediction(loop, copies, traffic, distance, flags, known)
 
@@ -121,36 +120,6 @@ def _waits(projection: Projection, traffic: _Traffic, engine: str, clients: floa
     return projection.fitted.waits_at(
         clients, traffic.shape, is_drawn=traffic.lengths.is_drawn, simulated_count=simulated
     )
-
-
-def _pipeline_step(projection: Projection, traffic: _Traffic, batch: float, stages: int) -> tuple[float, float]:
-    """Seconds per token through `stages` (Eq. 4) and one hop. Fewer clients than stages never fill the pipeline."""
-    flights = float(micro_batches(clients_requests=batch, stages_count=stages))
-    micro = batch / flights
-    overhead_s = constant("pipeline.hop_overhead_s").value
-    hidden = projection.features.hidden if projection.features is not None else 0
-    hop_s = float(
-        hop_inside_step(
-            activation_bytes=micro * hidden * ACTIVATION_BYTES,
-            bytes_per_s=constant("collective.mesh.node_bandwidth_bytes_per_s").value,
-            wire_latency_s=0.0,
-            kernel_s=constant("kernel.occupancy_s").value,
-        )
-    )
-    host_s = 0.0
-    if flights > 1:
-        host_s = float(
-            scheduler_host_time(
-                batch_requests=micro,
-                base_s=constant("pipeline.host_base_s").value,
-                s_per_request=constant("pipeline.host_s_per_request").value,
-            )
-        )
-    forward_s = projection.step_s(micro, traffic.context_tokens, traffic.shape)
-    step_s = pipeline_step(
-        forward_s=forward_s, stages_count=stages, hop_s=hop_s, hop_overhead_s=overhead_s, host_s=host_s
-    )
-    return float(step_s), hop_s + overhead_s
 
 
 def _disaggregated(model: SeriesModel, row: CorpusRow, prefill: PoolSpec, decode: PoolSpec) -> RowPrediction:
@@ -202,7 +171,7 @@ def _handoff_s(features: LayoutFeatures | None, prompt_tokens: float) -> float:
 
 
 def _prediction(
-    loop: ClosedLoop, copies: int, traffic: _Traffic, distance: Distance, flags: tuple[str, ...], known: Layout
+    loop: ClosedLoop, copies: float, traffic: _Traffic, distance: Distance, flags: tuple[str, ...], known: Layout
 ) -> RowPrediction:
     tokens_per_s = copies * loop.requests_per_s * traffic.output_tokens / traffic.lengths.drain_factor
     return RowPrediction(loop.tpot_s, loop.ttft_s, tokens_per_s, distance, flags, known.label())
@@ -226,8 +195,9 @@ def _distance(
         stage_doublings=abs(math.log2(known.pipeline_parallel / layout.pipeline_parallel)),
         prompt_doublings=prompt,
         output_doublings=output,
-        batch_doublings=max(math.log2(batch / fitted.largest_batch), 0.0),
+        batch_doublings=fitted.gap_doublings(batch),
         is_queueing=is_queueing,
+        residual_frac={} if fitted.is_timed else {"ttft": UNTIMED_TTFT_FRAC},
         is_borrowed=fitted.features is not None and fitted.features.is_borrowed,
     )
 
@@ -257,7 +227,9 @@ def _flags(
     if distance.prompt_doublings > 0.5:
         flags.append("prompt-length-not-measured")
     if distance.batch_doublings > 0.5:
-        flags.append("batch-beyond-measured")
+        flags.append("batch-not-measured")
+    if not projection.fitted.is_timed:
+        flags.append("ttft-not-measured")
     if distance.is_queueing:
         flags.append("above-kv-capacity")
     if layout.expert_parallel != known.expert_parallel:

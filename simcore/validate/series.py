@@ -18,6 +18,7 @@ from simcore.validate.cells import Cell, Lengths, Shape, cells_of, lengths_by_sh
 from simcore.validate.corpus import CorpusRow, Role
 from simcore.validate.layout_fit import FittedLayout, fit_layout, prior_prefill
 from simcore.validate.project import Projection
+from simcore.validate.stages import one_stage
 from simcore.validate.waits import Traffic, simulated_waits
 
 FeatureSource = Callable[[CorpusRow, Layout], LayoutFeatures | None]
@@ -49,6 +50,7 @@ class SeriesModel:
     name: str
     lengths: dict[Shape, Lengths]
     layouts: dict[Layout, FittedLayout]
+    """By the layout that was measured; a pipeline's is fitted as one stage."""
     anchors: tuple[CorpusRow, ...]
     feature_source: FeatureSource
     calibration: Calibration
@@ -91,7 +93,7 @@ class SeriesModel:
         """Where the target's batch stops growing: as the anchor's saturated rows show it, else as the cards say."""
         fitted = projection.fitted
         seen = max(cell.running * cell.context_tokens for cell in fitted.cells)
-        here, there = pool_tokens(fitted.features), pool_tokens(projection.features)
+        there = pool_tokens(projection.features)
         saturated = [cell for cell in fitted.cells if cell.is_saturated]
         if not saturated:
             return Capacity(math.inf, max(there, seen), is_measured=False)
@@ -100,8 +102,25 @@ class SeriesModel:
         if len(batches) > 1 and max(batches) < SAME_CAP_RATIO * min(batches):
             return Capacity(statistics.median(batches), max(there, seen), is_measured=True)
         tokens = max(cell.running * cell.context_tokens for cell in by_shape)
-        growth = there / here if 0 < here < math.inf else projection.width_to / projection.width_from
-        return Capacity(math.inf, max(tokens * growth, 1.0), is_measured=True)
+        return Capacity(math.inf, max(_moved_tokens(tokens, projection), 1.0), is_measured=True)
+
+
+def _moved_tokens(tokens: float, projection: Projection) -> float:
+    """KV tokens at the target where the source was measured to hold `tokens`.
+
+    What the engine leaves unused on a GPU it leaves at any width; weights that go to other GPUs make room. A source
+    that holds more than its card says keeps smaller KV than the card, and both sides scale.
+    """
+    source, target = projection.fitted.features, projection.features
+    if source is None or target is None:
+        return tokens * projection.width_to / projection.width_from
+    stored_here, stored_there = (side.stored_context_bytes_per_token() for side in (source, target))
+    if not stored_here or not stored_there:
+        return tokens
+    here, there = pool_tokens(source), pool_tokens(target)
+    if 0.0 < here < tokens:
+        return tokens * there / here
+    return (tokens * stored_here + source.weight_bytes - target.weight_bytes) / stored_there
 
 
 def fit_series(
@@ -122,7 +141,9 @@ def fit_series(
         features = feature_source(members[0], layout)
         prefill_s = prior_prefill(features, calibration).seconds if features is not None else None
         cells = cells_of(members, lengths, pool_tokens(features), prefill_s)
-        layouts[layout] = _fit_simulated(cells, features, calibration, members[0].engine, lengths)
+        stage = feature_source(members[0], replace(layout, pipeline_parallel=1))
+        staged = tuple(one_stage(cell, layout.pipeline_parallel, stage) for cell in cells)
+        layouts[layout] = _fit_simulated(staged, stage, calibration, members[0].engine, lengths)
     return SeriesModel(name, lengths, layouts, anchors, feature_source, calibration, law)
 
 

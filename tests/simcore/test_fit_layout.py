@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inferasim_operator.cli.fit import run as fit_table
@@ -21,20 +22,25 @@ HEADER = (
     "tpot_ms,ttft_ms,throughput_tok_s,length_range_ratio"
 )
 CLIENTS = (1, 4, 16, 64)
+HOST_MS = 20.0
 
 
 def _step_ms(batch: int) -> float:
     return 5.0 + 0.6 * math.log2(2 * batch)
 
 
+def _waits(clients: int) -> float:
+    return 1.0 + 0.05 * (clients - 1)
+
+
 def _rows(model: str = "Llama-3.1-8B", accelerator: str = "MI355X") -> tuple[CorpusRow, ...]:
-    """Table of a layout with P = 25 ms at 1k and 50 ms at 2k prompts, written from T = C P + (m - 1) s(C) by hand."""
+    """A layout with h = 20 ms, P = 25 ms at 1k and 50 ms at 2k, written from T = h + C P + (m - 1) s(C) by hand."""
     lines = [HEADER]
     for prompt, prefill_ms in ((1024, 25.0), (2048, 50.0)):
         for clients in CLIENTS:
             gaps = 1023
-            request_ms = clients * prefill_ms + gaps * _step_ms(clients)
-            ttft_ms = prefill_ms * (1 + 0.05 * (clients - 1))
+            request_ms = HOST_MS + clients * prefill_ms + gaps * _step_ms(clients)
+            ttft_ms = HOST_MS + prefill_ms * _waits(clients)
             tpot_ms = (request_ms - ttft_ms) / gaps
             tokens = clients * 1024 / request_ms * 1000
             lines.append(
@@ -68,11 +74,14 @@ def test_prior_prefill_is_flop_over_learnt_rate() -> None:
     assert features.weight_bytes == pytest.approx(2 * (8.03e9 - 128256 * 4096), rel=0.01)
 
 
-def test_without_a_card_rows_alone_are_kept() -> None:
+def test_without_a_card_the_rows_alone_tell_host_prefill_and_step() -> None:
     rows = _rows(model="NoSuchModel-1B")
     assert card_features(rows[0], rows[0].layout) is None
-    fitted = fit_layout(cells_of(rows, lengths_by_shape(rows)), None, calibration())
-    assert [round(step * 1e3, 6) for step in fitted.step_s] == [round((cell.tpot_s) * 1e3, 6) for cell in fitted.cells]
+    cells = cells_of(rows, lengths_by_shape(rows))
+    fitted = fit_layout(cells, None, calibration(), np.array([_waits(cell.clients) for cell in cells]))
+    assert fitted.host_s * 1e3 == pytest.approx(HOST_MS, rel=1e-3)
+    assert fitted.prefill.seconds(1024) * 1e3 == pytest.approx(25.0, rel=1e-3)
+    assert [step * 1e3 for step in fitted.step_s] == pytest.approx([_step_ms(cell.clients) for cell in cells], rel=1e-3)
 
 
 def test_anchor_says_that_it_is_fitted() -> None:
