@@ -54,7 +54,7 @@ CERTAIN: typing.Final = {
 """Verdicts that do not depend on how busy the machine is."""
 
 
-NOISE: typing.Final = ("monotone-sweep", "spread", "precision", "drift", "stalls")
+NOISE: typing.Final = ("monotone-sweep", "spread", "precision", "drift", "steadiness", "batch-growth", "stalls")
 """Checks that other work on the machine fails."""
 
 
@@ -175,7 +175,7 @@ def prepare(engine: pathlib.Path, work: pathlib.Path, out: pathlib.Path, max_rep
         "HOME": str(work),
         "PATH": f"{engine / 'shim'}{os.pathsep}{os.environ['PATH']}",
     }
-    setting = Setting(work, out, _free_port(), environment, max_repeats)
+    setting = Setting(work, out, free_port(), environment, max_repeats)
     out.mkdir(parents=True, exist_ok=True)
     setting.spec.write_text(json.dumps(harvest_spec(model)), encoding="utf-8")
     return setting
@@ -287,7 +287,8 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody has now."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         return int(held.getsockname()[1])
 
