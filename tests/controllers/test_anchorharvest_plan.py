@@ -341,9 +341,10 @@ def test_a_pod_that_was_taken_away_has_not_failed() -> None:
     taken = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
     pod = _pod({"state": {"terminated": ENDED}}, phase="Failed", conditions=taken)
     observed = _observed()
-    decided, status, _ = _decide(_with(observed, jobs=(_job(observed),), pods=(pod,)))
+    decided, status, reason = _decide(_with(observed, jobs=(_job(observed),), pods=(pod,)))
     assert not [action for action in decided.actions if isinstance(action, DeleteObject)]
-    assert status["run"]["outcome"] == "Running"
+    assert (reason, status["run"]["outcome"]) == (Reason.POD_TAKEN_AWAY, "Running")
+    assert "the pod was taken away (EvictionByEvictionAPI); another goes on" in status["conditions"][0]["message"]
 
 
 @pytest.mark.parametrize(("seen", "reason", "fragment"), FAILURES)

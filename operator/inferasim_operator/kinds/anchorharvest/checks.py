@@ -44,6 +44,7 @@ class Reason(StrEnum):
     RUNNING = "Running"
     SUSPENDED = "Suspended"
     POD_REFUSED = "PodRefused"
+    POD_TAKEN_AWAY = "PodTakenAway"
     POD_CANNOT_START = "PodCannotStart"
     CONTAINER_FAILED = "ContainerFailed"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
@@ -194,7 +195,7 @@ def pod_failure(pod: Mapping[str, Any], now: datetime.datetime) -> Finding | Non
     """Why a pod will not do its work, with the last lines of its log. A pod taken away (evicted, its node drained) has
     not failed: the Job makes another, by its pod failure policy."""
     status = pod.get("status") or {}
-    if any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in status.get("conditions") or ()):
+    if _disruption(pod) is not None:
         return None
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         name, state = container.get("name"), container.get("state") or {}
@@ -225,6 +226,10 @@ def stage(observed: Observed) -> Finding:
     if pod is None:
         return Finding(Reason.JOB_CREATED, "the Job is created; its pod is not there yet")
     status = pod.get("status") or {}
+    taken = _disruption(pod)
+    if taken is not None:
+        why = f"{taken.get('reason', 'unknown')}: {taken.get('message', '')}".rstrip(": ")
+        return Finding(Reason.POD_TAKEN_AWAY, f"the pod was taken away ({why}); another goes on from the points so far")
     if status.get("phase") == "Running":
         return Finding(Reason.RUNNING, "the sweeps are under way")
     for condition in status.get("conditions") or ():
@@ -240,6 +245,12 @@ def stage(observed: Observed) -> Finding:
                 Reason.STARTING, f"the pod does not start yet: {_waiting(str(container.get('name')), waiting)}"
             )
     return Finding(Reason.STARTING, "the pod is starting")
+
+
+def _disruption(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Why a pod is taken away (its node drained or lost, preempted); None when it is not."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c.get("type") == "DisruptionTarget" and c.get("status") == "True"), None)
 
 
 def _is_trouble(waiting: Mapping[str, Any]) -> bool:
