@@ -178,3 +178,9 @@ def test_any_value_is_an_answer_or_an_input_error(key: str, value: object) -> No
         assert len(str(error).splitlines()) == 1  # noqa: PT017 (either outcome is fine)
     else:
         json.dumps(answer, allow_nan=False)
+
+
+def test_a_list_of_layouts_is_of_one_engine() -> None:
+    for size in ({"gpus": 100_000}, {"nodes": 4096, "gpusPerNode": 8}):
+        with pytest.raises(InputError, match="at most 4096 where layouts are listed"):
+            check_document({"model": "Llama-3.1-8B", "engine": "vLLM", "enumerate": True, **size})

@@ -37,6 +37,8 @@ from simcore.prediction.case import (
     to_layout,
 )
 
+MOST_GPUS_LISTED = 4096
+"""No engine spans more, and a list beyond it is nobody's to read."""
 WEIGHTS_TOLERANCE_FRAC = 0.1
 """Allocator and buffers stay below it; a wrong format or a replicated part does not (sglang#7691: 1.8 times)."""
 _FIGURES = (
@@ -232,6 +234,8 @@ def _enumerated(case: CheckInput, card: ModelCard) -> dict[str, Any]:
     """Every legal layout that fits, those that nobody verified, and why the plain TP widths that are missing are."""
     base = legality_case(case, card, Layout())
     gpus = case.total_gpus or case.node_gpus
+    if gpus > MOST_GPUS_LISTED:
+        raise InputError("gpus", gpus, f"be at most {MOST_GPUS_LISTED} where layouts are listed", "one engine is asked")
     base = replace(base, gpu_budget=gpus)
     legal: list[dict[str, Any]] = []
     unverified: list[dict[str, Any]] = []
