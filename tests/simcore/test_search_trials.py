@@ -92,6 +92,41 @@ def test_without_a_layout_that_runs_the_refusals_say_why() -> None:
     assert {choice.binding.limit for choice in found.answer.choices if choice.binding} <= {"memory", "gpu-budget"}
 
 
+def test_a_search_without_a_model_that_begins_again_finds_the_same() -> None:
+    """What an operator does that was killed meanwhile: nothing was kept, and nothing but time is lost."""
+    cut = []
+
+    class Killed(BaseException):
+        pass
+
+    def cut_off(session: Session) -> None:
+        cut.append(session)
+        if len(cut) == 2:
+            raise Killed
+        run_agent(session, None)
+
+    with pytest.raises(Killed):
+        tried(20, searcher=cut_off)
+    assert tried(20).ledger == tried(20).ledger
+    assert tried(20).ledger.startswith(cut[0].json_lines())
+
+
+def test_a_ledger_that_was_cut_off_is_gone_on_from() -> None:
+    """Whole searches are repeated, the one that was cut is finished, and the rest is made."""
+
+    def go_on(session: Session) -> None:
+        run_agent(session, None)
+
+    whole = tried(20)
+    lines = whole.ledger.splitlines(keepends=True)
+    for count in (1, 5, len(lines) - 1, len(lines)):
+        again = tried(20, searcher=replayed("".join(lines[:count]), go_on))
+        assert len(again.sessions) == 2
+        assert all(session.is_closed and len(session.entries) <= 20 for session in again.sessions)
+        assert again.sessions[0].entries[0].document() == whole.sessions[0].entries[0].document()
+    assert again.ledger == whole.ledger
+
+
 def test_what_a_model_failed_at_is_kept_and_a_late_one_is_not_asked() -> None:
     asked = []
 
