@@ -369,7 +369,7 @@ def context_parallel_decode(case: LegalityCase, parameters: Mapping[str, Any]) -
             yield Finding("attention.k_proj", kv, detail)
 
 
-def context_parallel_flag(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
+def context_parallel_option(case: LegalityCase, parameters: Mapping[str, Any]) -> Iterator[Finding]:
     """The engine has a flag for decode context parallelism."""
     del parameters
     dcp = case.layout.decode_context_parallel
@@ -407,7 +407,7 @@ RULES: Mapping[str, Rule] = {
     "gpu-budget": gpu_budget,
     "nodes-whole": nodes_whole,
     "context-parallel-decode": context_parallel_decode,
-    "context-parallel-flag": context_parallel_flag,
+    "context-parallel-option": context_parallel_option,
     "max-position": max_position,
 }
 """Every rule of one engine replica; `disaggregated-tp` compares two of them (`disaggregation.py`)."""
