@@ -21,6 +21,8 @@ from tests.integration.recording import Recorder, seconds
 
 NAMESPACES = tuple(f"team-{number}" for number in range(20))
 IDLE_S = 60.0
+IDLE_LIMIT_BYTES = 150e6
+"""What an idle operator of a thousand objects may hold."""
 RESYNC_S = 600.0
 """How often each object is looked at with nothing to wake it (`engine.kind.Kind.resync_s`)."""
 PATHS = {
@@ -219,6 +221,8 @@ def test_a_restarted_operator_sees_all_objects(plane: controlplane.ControlPlane,
         idle = Cost.of(operator)
     finally:
         operator.end()
+    if count == 1_000:
+        assert idle.rss_bytes < IDLE_LIMIT_BYTES
     quiet_percent = 100.0 * (idle.cpu_s - started.cpu_s) / IDLE_S
     # The minute is shorter than the resync: its share is what the passes after the start have cost, start and all.
     resync_percent = 100.0 * started.cpu_s / passes * count / RESYNC_S
