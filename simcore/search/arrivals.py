@@ -13,7 +13,18 @@ from simcore.prediction.overload import capacity_requests_per_s, check_rate, ful
 from simcore.prediction.result import Prediction
 from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.prediction.traffic import PREFIX_BLOCK_TOKENS, LoadInput, WorkloadInput, shares_prefixes, workload_of
-from simcore.search.plan import Answer, Candidate, Chooser, Progress, Question, Shaping, chosen, settings_of, shapes_of
+from simcore.search.plan import (
+    Answer,
+    Candidate,
+    Chooser,
+    Progress,
+    Question,
+    Shaping,
+    chosen,
+    settings_of,
+    shapes_of,
+    shard_of,
+)
 from simcore.search.predictors import Predictors
 from simcore.search.replicas import replica_steps
 
@@ -124,7 +135,7 @@ def price_rate(
 ) -> tuple[list[Candidate], int, int]:
     """The candidates of shard `index` of `count`, its shapes, and those of all. Shapes are dealt out in turns."""
     shapes, _ = shapes_of(question, scorer)
-    mine = shapes[index::count]
+    mine = [shape for number, shape in enumerate(shapes) if shard_of(number, count) == index]
     found = [
         candidate for _, part in _priced(question, scorer, mine, mean_output_tokens, progress) for candidate in part
     ]

@@ -186,6 +186,13 @@ def work_of(question: Question, scorer: Scorer) -> Work:
     return Work(items, refusals)
 
 
+def shard_of(number: int, count: int) -> int:
+    """Whose turn it is to take piece `number` of a list whose neighbours are much alike: there and back again, so that
+    no shard always gets the longer one of a pair."""
+    turn, place = divmod(number, count)
+    return place if turn % 2 == 0 else count - 1 - place
+
+
 def shapes_of(question: Question, scorer: Shaping) -> tuple[list[Shape], tuple[Refusal, ...]]:
     """Replicas that can run within the budget, in a fixed order; the other layouts with their reasons."""
     shapes: list[Shape] = []

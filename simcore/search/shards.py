@@ -31,6 +31,7 @@ from simcore.search.plan import (
     Scorer,
     answer,
     score,
+    shard_of,
     work_of,
 )
 from simcore.search.tiers import default_rule
@@ -65,7 +66,7 @@ def items_of(items: Sequence[Item], index: int, count: int) -> list[Item]:
     """
     _check(index, count)
     groups = sorted({_group(item) for item in items}, key=lambda group: (-group[-1], group))
-    owner = {group: number % count for number, group in enumerate(groups)}
+    owner = {group: shard_of(number, count) for number, group in enumerate(groups)}
     return [item for item in items if owner[_group(item)] == index]
 
 

@@ -17,7 +17,7 @@ from simcore.prediction.bounds import Bound
 from simcore.prediction.result import Prediction, Source
 from simcore.prediction.shapes import EngineOption, Refusal, Shape
 from simcore.search import plan, shards
-from simcore.search.plan import Question
+from simcore.search.plan import Question, shard_of
 from tests import builders
 
 
@@ -126,6 +126,12 @@ def test_shards_are_about_equally_long() -> None:
         return sum(10 * share for _, share in loads)
 
     assert abs(requests(0) - requests(1)) <= 0.02 * (requests(0) + requests(1))
+
+
+def test_turns_go_there_and_back() -> None:
+    """By hand: of six pieces that get shorter, 6 + 3 + 2 = 11 and 5 + 4 + 1 = 10 for two; in plain turns 12 and 9."""
+    assert [shard_of(number, 2) for number in range(6)] == [0, 1, 1, 0, 0, 1]
+    assert [shard_of(number, 3) for number in range(7)] == [0, 1, 2, 2, 1, 0, 0]
 
 
 def test_a_plan_in_shards_is_the_same_document() -> None:
