@@ -182,8 +182,9 @@ def test_watches_ask_for_metadata_only(tmp_path: pathlib.Path) -> None:
     async def scenario(url: str) -> None:
         session = program._session(_client(url, tmp_path).connection()).aiohttp_session
         async with session:
-            await session.get(f"{url}/api/v1/configmaps")
-            await session.get(f"{url}/api/v1/configmaps?watch=true&resourceVersion=1")
+            for query in ("", "?watch=true&resourceVersion=1"):
+                async with session.get(f"{url}/api/v1/configmaps{query}") as answer:
+                    await answer.read()
 
     with _api((200, {})) as (url, asked):
         asyncio.run(scenario(url))
