@@ -180,7 +180,7 @@ def test_a_namespace_deleted_under_a_live_operator(plane: controlplane.ControlPl
     record.row(
         "namespace deleted under a live operator, held by finalizers of others",
         outcome="nothing is made in it again; no storm of errors, others are served meanwhile",
-        measured=f"{len(emptying)} writes in the {emptied_s:.0f} s in which it empties, "
+        measured=f"{len(emptying)} writes for 22 objects in the {emptied_s:.0f} s in which it empties, "
         f"{len(quiet)} in {QUIET_S:.0f} s while it is held",
     )
 
