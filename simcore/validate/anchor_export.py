@@ -110,21 +110,26 @@ def _own_format(model: str) -> str:
 
 
 def _sweeps(fitted: FittedLayout) -> tuple[DecodeSweep, ...]:
-    """The shortest and the longest prompt at all measured batches; of one prompt length, the fit's context slope."""
+    """The shortest and the longest prompt at all measured batches, apart by the fit's context slope.
+
+    Both are seen from the longest context: what host time and waits leave in a step weighs least in long requests.
+    """
     by_shape = {cell.shape: cell.context_tokens for cell in fitted.cells}
     shapes = sorted(by_shape, key=lambda shape: (shape[0] + shape[1] / 2.0, shape))
     first, last = shapes[0], shapes[-1]
     if last[0] > first[0]:
-        return _sweep(fitted, first, by_shape[first]), _sweep(fitted, last, by_shape[last])
+        seen = last if fitted.features is not None else first
+        return _sweep(fitted, first, by_shape[first], seen), _sweep(fitted, last, by_shape[last], last)
     if fitted.features is None:
-        return (_sweep(fitted, first, by_shape[first]),)
-    return tuple(_sweep(fitted, first, by_shape[first] * stretch) for stretch in (1.0, CONTEXT_STRETCH))
+        return (_sweep(fitted, first, by_shape[first], first),)
+    return tuple(_sweep(fitted, first, by_shape[first] * stretch, last) for stretch in (1.0, CONTEXT_STRETCH))
 
 
-def _sweep(fitted: FittedLayout, shape: Shape, context_tokens: float) -> DecodeSweep:
+def _sweep(fitted: FittedLayout, shape: Shape, context_tokens: float, seen: Shape) -> DecodeSweep:
+    """The steps of all measured batches at `context_tokens`, as cells of the shape `seen` tell them."""
     batches = sorted({max(round(cell.running), 1) for cell in fitted.cells})
     points = tuple(
-        DecodePoint(batch=batch, step_milliseconds=fitted.step_at(batch, context_tokens, shape) / MILLI)
+        DecodePoint(batch=batch, step_milliseconds=fitted.step_at(batch, context_tokens, seen) / MILLI)
         for batch in batches
     )
     cell = next(cell for cell in fitted.cells if cell.shape == shape)

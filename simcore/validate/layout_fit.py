@@ -25,7 +25,7 @@ from simcore.validate.cells import Cell, Shape
 Floats = NDArray[np.float64]
 TTFT_SPREAD = 0.15
 """Relative spread of a mean TTFT between repeats: 2 % median, far more at few clients."""
-HOST_TTFT_FRAC = 0.7
+HOST_TTFT_FRAC = 0.75
 """Prior share of a layout's smallest TTFT that is no prefill, in series whose lengths were drawn (0.6 to 0.9)."""
 STEP_SPREAD = 0.06
 """Relative spread between the steps that different shapes give at the same batch."""
