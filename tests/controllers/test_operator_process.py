@@ -12,7 +12,8 @@ import sys
 import threading
 import typing
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -24,6 +25,7 @@ from inferasim_operator import process, settings
 from inferasim_operator.engine.actions import ObjectKey, Reference
 from inferasim_operator.engine.client import Client
 from inferasim_operator.engine.health import HealthServer, dead_watches
+from inferasim_operator.engine.lease import Lease
 from inferasim_operator.engine.rbac import Rule, policy_rules
 from inferasim_operator.engine.references import References
 from inferasim_operator.errors import LeaseLostError
@@ -161,6 +163,14 @@ def test_a_start_waits_for_the_server_and_refuses_one_without_the_crds(
     assert "does not serve AnchorHarvest, DeploymentMix" in str(caught.value)
     stop.set()
     assert not process.await_crds(_client("http://127.0.0.1:9", tmp_path), stop)
+
+
+def test_a_lease_that_is_renewed_meanwhile_has_not_expired() -> None:
+    """Asked again at each end of what was left, until nothing is; the thread that renews it is not waited for."""
+    left_s = iter((0.001, 0.001, 0.0))
+    leash = cast(Lease, SimpleNamespace(left_s=lambda: next(left_s)))
+    asyncio.run(process._until_expired(leash))
+    assert list(left_s) == []
 
 
 def test_a_process_whose_lease_ran_out_sends_no_write(tmp_path: pathlib.Path) -> None:
