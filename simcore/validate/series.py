@@ -98,11 +98,22 @@ class SeriesModel:
         if not saturated:
             return Capacity(math.inf, max(there, seen), is_measured=False)
         by_shape = _largest_by_shape(saturated)
-        batches = [cell.running for cell in by_shape]
-        if len(batches) > 1 and max(batches) < SAME_CAP_RATIO * min(batches):
-            return Capacity(statistics.median(batches), max(there, seen), is_measured=True)
+        if _caps_requests(by_shape, fitted.cells):
+            requests = statistics.median(cell.running for cell in by_shape)
+            return Capacity(requests, max(there, seen), is_measured=True)
         tokens = max(cell.running * cell.context_tokens for cell in by_shape)
         return Capacity(math.inf, max(_moved_tokens(tokens, projection), 1.0), is_measured=True)
+
+
+def _caps_requests(saturated: Sequence[Cell], cells: Sequence[Cell]) -> bool:
+    """Batches alike at contexts that differ, and no cell that runs more of them: a cap on requests, not on tokens."""
+    batches, contexts = [cell.running for cell in saturated], [cell.context_tokens for cell in saturated]
+    free = max((cell.running for cell in cells if not cell.is_waiting), default=0.0)
+    return (
+        max(batches) < SAME_CAP_RATIO * min(batches)
+        and max(contexts) > SAME_CAP_RATIO * min(contexts)
+        and free < SAME_CAP_RATIO * max(batches)
+    )
 
 
 def _moved_tokens(tokens: float, projection: Projection) -> float:

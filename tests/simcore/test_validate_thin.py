@@ -20,7 +20,7 @@ from simcore.validate.corpus import CorpusRow, Role, parse_corpus, read_corpus
 from simcore.validate.evaluate import _card_features, evaluate
 from simcore.validate.layout_fit import FittedLayout, Prefill
 from simcore.validate.project import Projection
-from simcore.validate.series import _moved_tokens
+from simcore.validate.series import _caps_requests, _moved_tokens
 from simcore.validate.stages import Stages, one_stage
 from tools.accuracy_stress import every_layout_from_every_other
 
@@ -116,6 +116,19 @@ def test_weights_that_leave_a_gpu_make_room_for_tokens() -> None:
     assert _held(20_000) == pytest.approx(340_000)
     # 90,000 tokens in 12 GB are smaller than the card says, by 1.5: (72 - 30) GB / 100 kB x 1.5.
     assert _held(90_000) == pytest.approx(630_000)
+
+
+def _cell(prompt: float, running: float, *, is_waiting: bool) -> Cell:
+    return Cell((int(prompt), 100), 256, prompt, 100.0, 9.0, 0.02, False, running, is_waiting)
+
+
+def test_only_batches_alike_at_contexts_that_differ_are_a_cap_on_requests() -> None:
+    capped = [_cell(1000, 64, is_waiting=True), _cell(4000, 62, is_waiting=True)]
+    assert _caps_requests(capped, capped)
+    assert not _caps_requests(capped[:1], capped)  # one length shows tokens as well as requests
+    tokens = [_cell(4000, 64, is_waiting=True), _cell(4200, 62, is_waiting=True)]
+    assert not _caps_requests(tokens, tokens)
+    assert not _caps_requests(capped, [*capped, _cell(100, 128, is_waiting=False)]), "128 run elsewhere without waiting"
 
 
 def test_below_the_measured_batches_the_cards_take_their_work_off() -> None:
