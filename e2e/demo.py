@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 import yaml
 
 from e2e import controlplane, errors, progress
+from inferasim_operator.report import numbers
 from tools import rbacgen
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -113,15 +114,16 @@ def _story(kubectl: Kubectl, log: pathlib.Path) -> None:
     for name in ("plan.yaml", "mix.yaml", "harvest.yaml"):
         kubectl("-n", NAMESPACE, "apply", "-f", str(EXAMPLES / name))
     _follow(kubectl, log)
-    plan = _get(kubectl, "servingplan", PLAN)
-    _print_choices(plan)
     emitted = _emitted(kubectl)
-    _say(f"the manifests ({len(emitted)} objects), checked by the API server in a strict dry-run")
-    print(yaml.safe_dump_all(emitted, sort_keys=True))
+    deployment = next(item for item in emitted if item["kind"] == "Deployment")
+    _say(f"the manifests ({len(emitted)} objects), one of them in full")
+    print(yaml.safe_dump(deployment, sort_keys=True))
+    print("\n".join(f"{item['kind'].lower()}/{item['metadata']['name']}" for item in emitted))
     kubectl(
         "-n", NAMESPACE, "apply", "--dry-run=server", "--validate=strict", "-f", "-", input=yaml.safe_dump_all(emitted)
     )
-    _say("accepted by the API server")
+    _say("all accepted by the API server in a strict dry-run")
+    _print_choices(_get(kubectl, "servingplan", PLAN))
 
 
 def anchor_config_maps() -> list[Object]:
@@ -190,10 +192,9 @@ def _print_choices(plan: Object) -> None:
         configuration, predicted = choice["configuration"], choice["predicted"]
         interval = predicted["interval80"]
         throughput, ttft = interval["tokensPerSecondPerGpu"], interval["ttftMilliseconds"]
-        layout = " ".join(f"{key}={width}" for key, width in sorted(configuration["layout"].items()))
         print(
-            f"  {choice['tier']:12} {configuration['engine']} {layout} x{configuration['replicas']} "
-            f"({choice['gpus']} GPUs, {configuration['concurrency']} clients): "
+            f"  {choice['tier']:12} {configuration['engine']} {numbers.layout(configuration['layout'])} "
+            f"x{configuration['replicas']} ({numbers.gpus(choice['gpus'])}, {configuration['concurrency']} clients): "
             f"{predicted['tokensPerSecondPerGpu']} tok/s/GPU (80 %: {throughput['low']}-{throughput['high']}), "
             f"{predicted['tokensPerSecondPerUser']} tok/s/user, "
             f"TTFT {predicted['ttftMilliseconds']} ms (80 %: {ttft['low']}-{ttft['high']})"

@@ -103,4 +103,10 @@ def test_the_role_suffices_for_a_router_of_its_own(cluster: Cluster, operator: M
     assert_conditions(live)
     assert {"Role", "RoleBinding", "ServiceAccount"} <= {item["kind"] for item in live["status"]["inventory"]}
     assert json.dumps(live["status"]["inventory"]).count("chat-interactive") == len(live["status"]["inventory"])
+
+    # And for taking all of them back.
+    mix["spec"]["configurations"][0]["name"] = "batch"
+    cluster.apply(mix)
+    for item in live["status"]["inventory"]:
+        cluster.kubectl("wait", "--for=delete", f"{item['kind']}/{item['name']}", "--timeout=60s", timeout_s=70.0)
     assert not [event for event in cluster.operator_requests() if event.is_forbidden]
