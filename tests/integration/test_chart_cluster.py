@@ -195,8 +195,12 @@ def test_cluster_scope_serves_every_namespace(plane: Plane, operate: MakeOperato
     for name in ("first", "second"):
         plane.kubectl("create", "namespace", name)
     full_flow(Cluster(plane, "first"))
-    Cluster(plane, "second").apply(builders.anchor_config_map("anchor-a"), builders.serving_plan())
-    Cluster(plane, "second").wait("servingplan", "plan", "Ready")
+    second, finds = Cluster(plane, "second"), {"accelerator": "MI355X", "discovery": {}}
+    second.apply(builders.anchor_config_map("anchor-a"), builders.serving_plan())
+    second.apply(builders.serving_plan("finds", cluster=finds))
+    second.wait("servingplan", "plan", "Ready")
+    reason = '.status.conditions[?(@.type=="Ready")].reason'
+    second.wait_for("servingplan", "finds", reason, "NoNodesFound")  # asked of the cluster, which has none here
     operator.end()
     assert operator.refusals() == []
     chart.helm("uninstall", chart.RELEASE, "--namespace", "operators", kubeconfig=plane.kubeconfig, timeout_s=60.0)
