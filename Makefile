@@ -82,7 +82,8 @@ engine-parsers: setup ## Emitted command lines through the engines' own parsers 
 bench: setup ## Speed, as ratios against the reference implementations in the same run (PEERS=1: others' programs too)
 	$(PY) -m bench $(if $(PEERS),--peers)
 
-accuracy: setup ## Validate on every corpus at hand, write docs/generated/accuracy.md, compare with the floors
+accuracy: setup ## Validate on every corpus at hand, whole and under stress, write both pages, compare with the floors
+	$(PY) -m tools.accuracy_stress
 	$(PY) -m tools.accuracy
 
 lock: setup ## Re-resolve requirements.lock from pyproject.toml

@@ -16,7 +16,7 @@ from simcore.validate.cells import Lengths, Shape
 from simcore.validate.corpus import CorpusRow, PoolSpec
 from simcore.validate.layout_fit import FittedLayout, fixed_share, full_pass
 from simcore.validate.project import Projection
-from simcore.validate.series import SeriesModel
+from simcore.validate.series import SeriesModel, pool_tokens
 from simcore.validate.stages import Stages
 from simcore.validate.waits import Traffic, known_engine, simulated_waits
 
@@ -220,6 +220,8 @@ def _flags(
     flags = ["fitted-anchor"]
     if projection.features is None or projection.fitted.features is None:
         flags += ["no-model-card-law-paper", *_missing_cards(row)]
+    elif layout.pipeline_parallel == 1 and pool_tokens(projection.features) == 0.0:
+        flags.append("weights-do-not-fit")
     if not known_engine(row.engine):
         flags.append("engine-unknown-taken-as-vllm")
     if distance.width_doublings:

@@ -143,6 +143,14 @@ def test_below_the_measured_batches_the_cards_take_their_work_off() -> None:
     assert [fitted.gap_doublings(batch) for batch in (1.0, 64.0, 90.0, 512.0)] == pytest.approx([5.5, 0.0, 0.0, 2.5])
 
 
+def test_a_layout_that_cannot_hold_its_weights_is_flagged() -> None:
+    """671 GB of DeepSeek-R1 in 8 bit do not fit 288 GB."""
+    row = "s,{},ATOM,DeepSeek-R1-0528,MI355X,fp8,{},1,1024,1024,4,100,10"
+    flags = {width: evaluate(_corpus(row.format("anchor", 8), row.format("target", width)))[0] for width in (1, 4)}
+    assert "weights-do-not-fit" in flags[1].prediction.flags
+    assert "weights-do-not-fit" not in flags[4].prediction.flags
+
+
 def test_hidden_ttfts_are_said_and_widen_the_interval() -> None:
     """A median error of one half makes an 80 % interval of at least exp(1.9 x 0.5) to each side."""
     rows = read_corpus(TABLE_20)
