@@ -235,7 +235,12 @@ def load(address: str, *, clients: int) -> Object:
 def test_from_harvest_to_live_error(team: Cluster, release: cluster.Cluster, timings: dict[str, float]) -> None:
     """Measure, plan in an Indexed Job, deliver, put load on it, and read how far prediction and reality are apart."""
     team.apply(harvest("llama"))
-    live = steps.timed(timings, "harvest", lambda: team.wait("anchorharvest", "llama", "Ready", timeout_s=HARVEST_S))
+    until(lambda: [pod["status"]["phase"] for pod in team.list("pods")] == ["Running"], "it runs", timeout_s=HARVEST_S)
+    # Followed from a kubelet until the harvester ends.
+    follow = ("harvest", "logs", "llama", "--follow")
+    said = steps.timed(timings, "harvest", lambda: steps.inferasim(team, *follow))
+    assert '"phase": "Done"' in said, said[-2000:]
+    live = team.wait("anchorharvest", "llama", "Ready")
     assert_conditions(live)
     anchor = live["status"]["anchorRef"]["configMap"]
 
