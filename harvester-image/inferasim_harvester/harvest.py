@@ -60,6 +60,8 @@ from simcore.errors import InputError
 READY_POLL_S: Final = 1.0
 READY_TOKENS: Final = 16
 INFO_STALL_S: Final = 20.0
+SETTLE_TRIES, SETTLE_POLL_S = 50, 0.2
+"""How long an engine may take to book a request after its last byte: a busy front end took more than a second."""
 _REPORT_PATHS: Final = {
     Engine.VLLM: ("/server_info?config_format=json",),
     Engine.SGLANG: ("/server_info", "/get_server_info"),
@@ -367,12 +369,12 @@ class Harvest:
 
     async def _settled(self, engine: Engine, before: Counters | None, requests: int) -> list[Sample]:
         """The metrics page once the engine has booked our last requests; engines book a moment after the last byte."""
-        for _ in range(5):
+        for _ in range(SETTLE_TRIES):
             page = await self._page()
             booked = difference(counters(engine, page).requests, before.requests if before is not None else None)
             if booked is None or booked >= requests:
                 break
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(SETTLE_POLL_S)
         return page
 
     async def _measure(self, session: Session, point: Point, effective: Effective) -> dict[str, Any]:
