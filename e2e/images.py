@@ -11,6 +11,7 @@ import collections.abc
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -33,11 +34,12 @@ _PACKAGES = ("buildah", "debootstrap")
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """One image. `base` is another image of ours that its Dockerfile's BASE_IMAGE is to be."""
+    """One image. `base` is another image of ours that its Dockerfile's `base_argument` is to be."""
 
     name: str
     dockerfile: str
     base: str | None = None
+    base_argument: str = "BASE_IMAGE"
 
     @property
     def reference(self) -> str:
@@ -49,6 +51,10 @@ OPERATOR = Image("inferasim-operator", "images/operator/Dockerfile")
 HARVESTER = Image("inferasim-harvester", "harvester-image/Dockerfile.slim")
 ENGINE = Image("inferasim-emulated-engine", "images/emulated-engine/Dockerfile", base="inferasim-harvester")
 IMAGES = {image.name: image for image in (OPERATOR, HARVESTER, ENGINE)}
+STAND_IN = Image("inferasim-stand-in-engine", "images/stand-in-engine/Dockerfile")
+"""An engine's own image as the harvester's Dockerfile finds it: with a Python, a command and no harvester."""
+LAYERED = Image("inferasim-harvester-on-engine", "harvester-image/Dockerfile", STAND_IN.name, "ENGINE_IMAGE")
+_BASES = {**IMAGES, STAND_IN.name: STAND_IN}
 
 
 def missing_packages() -> list[str]:
@@ -83,7 +89,7 @@ def digest(image: Image, *, root: pathlib.Path = ROOT) -> str:
     """A hash of the files that decide an image: its Dockerfile, what that copies, and its base's the same."""
     hashed = hashlib.sha256()
     if image.base is not None:
-        hashed.update(digest(IMAGES[image.base], root=root).encode())
+        hashed.update(digest(_BASES[image.base], root=root).encode())
     for file in context_files(image, root=root):
         content = (root / file).read_bytes()
         hashed.update(f"{file}\0{os.access(root / file, os.X_OK)}\0{len(content)}\0".encode())
@@ -122,7 +128,7 @@ def _archive(image: Image, shown: progress.Progress) -> pathlib.Path:
 
 def _build(image: Image, archive: pathlib.Path, shown: progress.Progress) -> None:
     if image.base is not None:
-        _build_chain(IMAGES[image.base], shown)
+        _build_chain(_BASES[image.base], shown)
     archive.parent.mkdir(parents=True, exist_ok=True)
     staging = cache.staging_folder(archive.parent)
     try:
@@ -160,7 +166,7 @@ def _make(image: Image, staging: pathlib.Path, shown: progress.Progress) -> None
     arguments = ["--file", str(context / image.dockerfile), "--tag", image.reference]
     if image.base is not None:
         local = "localhost/" if builder() == "buildah" else ""
-        arguments += ["--build-arg", f"BASE_IMAGE={local}{IMAGES[image.base].reference}"]
+        arguments += ["--build-arg", f"{image.base_argument}={local}{_BASES[image.base].reference}"]
     if builder() == "docker":
         command = ["docker", "build", "--quiet", *arguments, str(context)]
     else:
@@ -198,6 +204,25 @@ def _ensure_base(shown: progress.Progress) -> None:
         shown.finish("made the base image")
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def run_inside(image: Image, arguments: list[str], *, volume: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    """The image's entry point with `arguments`, as its own user, and `volume` under its own path. Builds the image."""
+    ensure([image])
+    mount = f"{volume}:{volume}"
+    if builder() == "docker":
+        command = ["docker", "run", "--rm", "--volume", mount, image.reference, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    made = [*_buildah(), "from", "--pull-never", f"localhost/{image.reference}"]
+    container = subprocess.run(made, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        told = subprocess.run([*_buildah(), "inspect", container], capture_output=True, text=True, check=True).stdout
+        words = json.loads(told)["OCIv1"]["config"]["Entrypoint"]
+        # The kernel settings of namespaces are not needed, and not to be had everywhere: chroot, as for building.
+        inside = ["run", "--isolation", "chroot", "--volume", mount, container, "--", *words, *arguments]
+        return subprocess.run([*_buildah(), *inside], capture_output=True, text=True, check=False)
+    finally:
+        subprocess.run([*_buildah(), "rm", container], capture_output=True, check=False)
 
 
 def _buildah() -> list[str]:
