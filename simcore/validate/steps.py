@@ -193,7 +193,10 @@ def _fit(rows: list[StepRow], features: LayoutFeatures, learnt: Calibration) -> 
 
 
 def _context_slope(rows: list[StepRow], features: LayoutFeatures, prior: float) -> float:
-    """Seconds per KV byte from steps of equal batch and different context; the prior where none differ."""
+    """Seconds per KV byte from steps of equal batch and different context; the prior where none differ.
+
+    The median over batches, each weighing what its contexts differ by: some batches change kernels with the context.
+    """
     slopes, weights = [], []
     for batch in sorted({row.batch for row in rows}):
         mine = [row for row in rows if row.batch == batch]
@@ -202,7 +205,11 @@ def _context_slope(rows: list[StepRow], features: LayoutFeatures, prior: float) 
         if np.ptp(read) > 0:
             slopes.append(float(np.polyfit(read, steps, 1)[0]))
             weights.append(float(np.ptp(read)))
-    return max(float(np.average(slopes, weights=weights)), 0.0) if slopes else prior
+    if not slopes:
+        return prior
+    order = np.argsort(slopes)
+    mass = np.cumsum(np.array(weights)[order])
+    return max(float(slopes[order[np.searchsorted(mass, mass[-1] / 2.0)]]), 0.0)
 
 
 def _prefill(rows: list[StepRow]) -> Prefill:
