@@ -362,10 +362,12 @@ class Harvest:
             found = await measure_decode(
                 session, batch, length, once, effective.token_budget, label, speculates=self._speculates
             )
+            step_s = found.steps_s[0]
         except MeasurementFailedError:
-            return None  # what is wrong with such a wave, its own point says
+            step_s = None  # what is wrong with such a wave, its own point says
+        # Its requests are no point's.
         await self._settled(self.spec.engine.name, self.last, session.take_tally().requests)
-        return found.steps_s[0]
+        return step_s
 
     async def _settled(self, engine: Engine, before: Counters | None, requests: int) -> list[Sample]:
         """The metrics page once the engine has booked our last requests; engines book a moment after the last byte."""

@@ -174,11 +174,17 @@ async def measure_decode(
         asked = _tokens(WARMUP_STEPS, stagger, tokens_per_step)
         streams = await session.wave(f"{label}/drop{attempt}", batch, length, asked)
         tokens_per_step = max(1.0, *(_committed(stream) for stream in streams))
-        seen = common_window(streams, WARMUP_STEPS)
+        try:
+            seen = common_window(streams, WARMUP_STEPS)
+        except MeasurementFailedError:
+            # A front end that was away for so few steps sends them all at once; a proxy does that to longer waves too.
+            if attempt == WINDOW_TRIES - 1:
+                raise
+            seen = None
         if seen is not None:
             stagger = min(stagger, seen.stagger + 2)
             break
-        stagger = 2 * stagger + 2
+        stagger = 2 * stagger + 2 + WARMUP_STEPS
     else:
         raise MeasurementFailedError(f"a wave of {batch} never ran together: too few KV tokens or running requests")
     found = Decode()
@@ -187,7 +193,12 @@ async def measure_decode(
         asked = _tokens(precision.steps, stagger, tokens_per_step)
         streams = await session.wave(f"{label}/{repeat}", batch, length, asked)
         repeat += 1
-        window = common_window(streams, precision.steps, speculates=speculates)
+        try:
+            window = common_window(streams, precision.steps, speculates=speculates)
+        except MeasurementFailedError:
+            if failures >= WINDOW_TRIES:
+                raise
+            window = None
         if window is None:
             short = min(stream.completion_tokens for stream in streams)
             if short < asked:

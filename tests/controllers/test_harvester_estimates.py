@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ from scipy import optimize, stats
 
 from inferasim_harvester import assemble, estimates, overhead
 from inferasim_harvester.emulator import virtual
-from inferasim_harvester.measure import common_window
+from inferasim_harvester.errors import MeasurementFailedError
+from inferasim_harvester.measure import Precision, common_window, measure_decode
+from inferasim_harvester.session import Session
 from inferasim_harvester.streams import Stream
 
 LENGTHS = [256, 512, 1024, 2048, 4096]
@@ -152,3 +156,29 @@ def test_a_busy_front_end_is_not_taken_for_drafts() -> None:
     window = common_window([_stream([0.010 * step for step in range(1, 65)], drafted)], 48)
     assert window is not None
     assert window.is_drafted
+
+
+class _Front:
+    """A session whose front end sends the waves of `held` all at once, and the others step by step of 10 ms."""
+
+    def __init__(self, held: range) -> None:
+        self.held, self.sent = held, 0
+
+    async def wave(self, _label: str, count: int, length: int, max_tokens: int) -> list[Stream]:
+        step_s = 0.0 if self.sent in self.held else 0.010
+        self.sent += 1
+        times = 0.5 + step_s * np.arange(max_tokens)
+        tokens = np.arange(1.0, max_tokens + 1)
+        return [Stream(0.0, times, tokens, length, max_tokens, 0) for _ in range(count)]
+
+
+def test_a_front_end_that_was_away_for_a_wave_costs_a_repeat_and_no_point() -> None:
+    """A busy machine holds a short wave back now and then; a proxy that holds every wave back is told as one."""
+    for held in (range(1), range(2), range(2, 4)):
+        front = _Front(held)
+        found = asyncio.run(measure_decode(cast(Session, front), 1, 128, Precision(), 2048, "x"))
+        assert found.steps_s == pytest.approx([0.010] * len(found.steps_s))
+        assert len(found.steps_s) >= 3
+    for held in (range(1000), range(1, 1000)):
+        with pytest.raises(MeasurementFailedError, match="a proxy buffers its stream"):
+            asyncio.run(measure_decode(cast(Session, _Front(held)), 1, 128, Precision(), 2048, "x"))
