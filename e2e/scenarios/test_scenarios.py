@@ -13,7 +13,7 @@ import yaml
 
 from e2e import cluster, demo, images
 from e2e.errors import KubectlError
-from e2e.scenarios import steps
+from e2e.scenarios import searches, steps
 from tests.conditions import assert_conditions
 from tests.integration import chart
 from tests.integration.harness import ROOT, Cluster, Object, until
@@ -128,6 +128,44 @@ def test_a_killed_operator_pod_loses_nothing(
     timings["operator pod killed: plan Ready"] = time.monotonic() - started_s
     assert jobs <= {job}, "the search was run once"
     assert_conditions(team.get("servingplan", "chat"))
+
+
+def test_trace_and_table_on_a_volume(team: Cluster, timings: dict[str, float]) -> None:
+    """A trace is read from a claim and all candidates are written to it as Parquet, a file per pod of the search."""
+    disk, claim = searches.volume(team)
+    team.plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(disk))  # of no namespace
+    team.apply(claim, *demo.anchor_config_maps())
+    searches.said(team, searches.fill())
+    team.apply(searches.plan_on_the_volume())
+    live = steps.timed(timings, "plan on a volume", lambda: team.wait("servingplan", "hour", "Ready", timeout_s=PLAN_S))
+    assert_conditions(live)
+    where, _, folder = live["status"]["table"].partition("/")
+    assert where == searches.CLAIM
+    found = json.loads(searches.said(team, searches.python_job("read", searches.READ_TABLE.format(folder=folder))))
+    assert found["files"] == ["part-000-of-002.parquet", "part-001-of-002.parquet"]
+    assert found["rows"] == live["status"]["progress"]["candidatesScored"]
+    assert found["owner"] == 65532, "no pod of the search is root"
+    (choice,) = live["status"]["selected"]
+    assert choice["predicted"]["tokensPerSecondPerGpu"] >= 0.95 * found["best"] - 1, "within the 5 % band of the table"
+    told = json.loads(steps.inferasim(team, "explain", "hour", "-o", "json"))
+    assert told["tiers"][0]["chosen"]["tokensPerSecondPerGpu"] == choice["predicted"]["tokensPerSecondPerGpu"]
+
+
+def test_a_search_by_an_agent_with_the_image_as_it_is(team: Cluster, timings: dict[str, float]) -> None:
+    """A chat model in a pod is asked by the operator's own image, with the key of its Secret."""
+    team.apply(*demo.anchor_config_maps(), *searches.chat_model("sk-of-the-scenario"))
+    team.wait("pod", "chat-model", "Ready")
+    address = team.get("service", "chat-model")["spec"]["clusterIP"]
+    team.apply(searches.plan_of_an_agent(address))
+    live = steps.timed(
+        timings, "search by an agent", lambda: team.wait("servingplan", "agent", "Ready", timeout_s=PLAN_S)
+    )
+    assert_conditions(live)
+    search = live["status"]["search"]
+    assert "modelFailures" not in search, search
+    lines = [json.loads(line) for line in team.kubectl("logs", "chat-model").splitlines()]
+    assert 0 < len(lines) <= search["modelRequests"] <= 16
+    assert {line["authorization"] for line in lines} == {"Bearer sk-of-the-scenario"}
 
 
 def harvest(name: str, **changes: Any) -> Object:
