@@ -275,6 +275,8 @@ def _defining(target: Target, anchor: Anchor) -> list[tuple[str, object, object,
     return rows
 
 
+RELEASE_PARTS: Final = 4
+
 _BETTER: Final = (
     "has real weights",
     "has no unchecked FP8 KV cache",
@@ -286,6 +288,7 @@ _BETTER: Final = (
     "has the surer source",
     "has no flagged check",
     "reaches the target's batches and concurrency",
+    "is of a newer engine",
     "is nearer in prompt length",
     "was measured to larger batches",
     "is its equal and comes first by digest",
@@ -312,10 +315,17 @@ def _rank(target: Target, anchor: Anchor, flags: Mapping[Flag, str]) -> tuple[ob
         sources.index(anchor.provenance.source),
         Flag.CHECKS in flags,
         Flag.CONCURRENCY in flags or Flag.BATCH_RANGE in flags,
+        _age(sign.engine_version),
         nearest,
         -largest,
         anchor.digest(),
     )
+
+
+def _age(version: str | None) -> tuple[int, ...]:
+    """What releases sort by, the newest first and unknown ones last; a build suffix after `-` or `+` does not count."""
+    numbers = [int(part) for part in re.findall(r"\d+", re.split(r"[-+]", version or "")[0])]
+    return tuple(-number for number in (*numbers, 0, 0, 0, 0)[:RELEASE_PARTS])
 
 
 def _sibling(chosen: Anchor, usable: Sequence[Anchor]) -> Anchor | None:

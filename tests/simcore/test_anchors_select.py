@@ -225,6 +225,18 @@ def test_a_usable_anchor_that_lost_says_what_the_chosen_one_is_better_in() -> No
     assert "is its equal and comes first by digest" in reasons(selection, other if selection.chosen == one else one)
 
 
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [("0.4.0", "0.5.19"), ("0.5.9", "0.5.10"), ("0.5.13", "0.5.13.post1"), ("v0.5.2-rocm700", "0.6"), (None, "0.1.0")],
+)
+def test_a_target_that_states_no_version_gets_the_newest(older: str | None, newer: str) -> None:
+    old, new = anchor(engineVersion=older), anchor(engineVersion=newer, prompt=2048)
+    for order in ([old, new], [new, old]):
+        selection = select_anchor(replace(TARGET, engine_version=None, image=None), order)
+        assert selection.chosen == new
+        assert "is of a newer engine" in reasons(selection, old)
+
+
 def test_a_harvest_beats_a_fit_and_the_nearer_length_beats_the_farther() -> None:
     fitted, harvest = anchor(source="fitted"), anchor()
     assert select_anchor(TARGET, [fitted, harvest]).chosen == harvest
