@@ -53,6 +53,16 @@ def owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def child_metadata(owner: Mapping[str, Any], name: str, role: str) -> dict[str, Any]:
+    """The metadata of an object made for `owner`, in its namespace."""
+    return {
+        "name": name,
+        "namespace": owner["metadata"]["namespace"],
+        "labels": child_labels(owner, role=role),
+        "ownerReferences": [owner_reference(owner)],
+    }
+
+
 def is_owned(child: Mapping[str, Any], owner_uid: str) -> bool:
     """Whether a live object was made for the owner with this uid."""
     metadata = child["metadata"]

@@ -71,31 +71,33 @@ def support_objects(owner: Mapping[str, Any], harvest: AnchorHarvest, digest: st
     progress = progress_name(name, digest)
     objects: list[Manifest] = []
     if options.service_account_name is None:
-        objects.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(owner, account, "harvest")})
+        objects.append(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": labels.child_metadata(owner, account, "harvest")}
+        )
     rights: Manifest = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
-        "metadata": _metadata(owner, job_name(name, digest), "harvest"),
+        "metadata": labels.child_metadata(owner, job_name(name, digest), "harvest"),
         "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [progress], "verbs": ["patch"]}],
     }
     binding: Manifest = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
-        "metadata": _metadata(owner, job_name(name, digest), "harvest"),
+        "metadata": labels.child_metadata(owner, job_name(name, digest), "harvest"),
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": job_name(name, digest)},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": harvest.metadata.namespace}],
     }
     spec_map: Manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(owner, _spec_name(harvest, digest), "harvest-spec"),
+        "metadata": labels.child_metadata(owner, _spec_name(harvest, digest), "harvest-spec"),
         "immutable": True,
         "data": {SPEC_KEY: names.canonical_json(harvester_spec(harvest))},
     }
     progress_map: Manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(owner, progress, "harvest-progress"),
+        "metadata": labels.child_metadata(owner, progress, "harvest-progress"),
     }
     return (*objects, rights, binding, spec_map, progress_map)
 
@@ -129,7 +131,7 @@ def anchor_config_map(
     manifest: Manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(owner, anchor_name(owner["metadata"]["name"], anchor), "anchor"),
+        "metadata": labels.child_metadata(owner, anchor_name(owner["metadata"]["name"], anchor), "anchor"),
         "immutable": True,
         "data": {ANCHOR_KEY: anchor.to_json(), **beside},
     }
@@ -152,7 +154,7 @@ def _job(
 ) -> Manifest:
     spec: AnchorHarvestSpec = harvest.spec
     options = spec.pod or PodOptions()
-    metadata = _metadata(owner, job_name(harvest.metadata.name, digest), "harvest")
+    metadata = labels.child_metadata(owner, job_name(harvest.metadata.name, digest), "harvest")
     template_labels = dict(options.labels or {}) | dict(metadata["labels"])
     if options.queue_name is not None:
         metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue_name
@@ -185,12 +187,3 @@ def _job(
         },
     }
     return job
-
-
-def _metadata(owner: Mapping[str, Any], name: str, role: str) -> Manifest:
-    return {
-        "name": name,
-        "namespace": owner["metadata"]["namespace"],
-        "labels": labels.child_labels(owner, role=role),
-        "ownerReferences": [labels.owner_reference(owner)],
-    }

@@ -106,20 +106,17 @@ def derive(basis: Basis, key: Key, comparison: Comparison, window_s: float) -> A
 
 def config_map(owner: Mapping[str, Any], basis: Basis, derived: Anchor, deployment: str) -> dict[str, Any]:
     """The immutable ConfigMap of a derived anchor of the live mix `owner`, named by the anchor's digest."""
+    name = names.object_name(str(owner["metadata"]["name"]), "anchor", base_label(derived)[:16])
+    metadata = labels.child_metadata(owner, name, ROLE)
+    metadata["labels"] |= {
+        labels.ANCHOR: DERIVED,
+        DERIVED_FROM: base_label(basis.anchor),
+        DEPLOYMENT: names.label_value(deployment),
+    }
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": names.object_name(str(owner["metadata"]["name"]), "anchor", base_label(derived)[:16]),
-            "namespace": owner["metadata"]["namespace"],
-            "labels": {
-                **labels.child_labels(owner, role=ROLE),
-                labels.ANCHOR: DERIVED,
-                DERIVED_FROM: base_label(basis.anchor),
-                DEPLOYMENT: names.label_value(deployment),
-            },
-            "ownerReferences": [labels.owner_reference(owner)],
-        },
+        "metadata": metadata,
         "immutable": True,
         "data": {ANCHOR_KEY: derived.to_json()},
     }

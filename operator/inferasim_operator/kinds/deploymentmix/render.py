@@ -85,12 +85,9 @@ def manifests_config_map(owner: Mapping[str, Any], result: Emission) -> Manifest
     manifest: Manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": manifests_name(owner["metadata"]["name"], result.digest),
-            "namespace": owner["metadata"]["namespace"],
-            "labels": labels.child_labels(owner, role=ROLE_MANIFESTS),
-            "ownerReferences": [labels.owner_reference(owner)],
-        },
+        "metadata": labels.child_metadata(
+            owner, manifests_name(owner["metadata"]["name"], result.digest), ROLE_MANIFESTS
+        ),
         "immutable": True,
         "data": {DIGEST_KEY: result.digest},
     }

@@ -40,12 +40,7 @@ def result_config_map(owner: Mapping[str, Any], digest: str, result: Mapping[str
     manifest: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": result_name(owner["metadata"]["name"], digest),
-            "namespace": owner["metadata"]["namespace"],
-            "labels": labels.child_labels(owner, role=ROLE),
-            "ownerReferences": [labels.owner_reference(owner)],
-        },
+        "metadata": labels.child_metadata(owner, result_name(owner["metadata"]["name"], digest), ROLE),
         "immutable": True,
         "data": {DIGEST_KEY: digest},
     }
@@ -72,12 +67,7 @@ def ledger_config_map(owner: Mapping[str, Any], digest: str, text: str) -> dict[
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": ledger_name(owner["metadata"]["name"], digest),
-            "namespace": owner["metadata"]["namespace"],
-            "labels": labels.child_labels(owner, role=LEDGER_ROLE),
-            "ownerReferences": [labels.owner_reference(owner)],
-        },
+        "metadata": labels.child_metadata(owner, ledger_name(owner["metadata"]["name"], digest), LEDGER_ROLE),
         "data": {DIGEST_KEY: digest},
         "binaryData": {LEDGER_KEY: packing.pack(text)},
     }

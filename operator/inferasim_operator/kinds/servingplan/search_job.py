@@ -73,7 +73,9 @@ def run_objects(
     account = options.service_account_name or job
     objects: list[Manifest] = []
     if options.service_account_name is None:
-        objects.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(owner, account, JOB_ROLE)})
+        objects.append(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": labels.child_metadata(owner, account, JOB_ROLE)}
+        )
     packed = packing.pack(names.canonical_json(request))
     if len(packed) > packing.LIMIT_BYTES:
         text = f"the question takes {len(packed)} bytes, a ConfigMap holds {packing.LIMIT_BYTES}"
@@ -82,20 +84,20 @@ def run_objects(
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
-            "metadata": _metadata(owner, job, JOB_ROLE),
+            "metadata": labels.child_metadata(owner, job, JOB_ROLE),
             "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": shards, "verbs": ["patch"]}],
         },
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "RoleBinding",
-            "metadata": _metadata(owner, job, JOB_ROLE),
+            "metadata": labels.child_metadata(owner, job, JOB_ROLE),
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": job},
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": plan.metadata.namespace}],
         },
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": _metadata(owner, request_name(job), SHARD_ROLE),
+            "metadata": labels.child_metadata(owner, request_name(job), SHARD_ROLE),
             "immutable": True,
             "binaryData": {REQUEST_KEY: packed},
         },
@@ -104,12 +106,12 @@ def run_objects(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": _metadata(owner, shard, SHARD_ROLE),
+            "metadata": labels.child_metadata(owner, shard, SHARD_ROLE),
             "data": {DIGEST_KEY: digest},
         }
         for shard in shards
     ]
-    metadata = _metadata(owner, job, JOB_ROLE)
+    metadata = labels.child_metadata(owner, job, JOB_ROLE)
     pod_labels = dict(options.labels or {}) | dict(metadata["labels"])
     if options.queue_name is not None:
         metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue_name
@@ -224,12 +226,3 @@ def _pod(
     if options.image_pull_secrets:
         spec["imagePullSecrets"] = [secret.to_dict() for secret in options.image_pull_secrets]
     return spec
-
-
-def _metadata(owner: Mapping[str, Any], name: str, role: str) -> Manifest:
-    return {
-        "name": name,
-        "namespace": owner["metadata"]["namespace"],
-        "labels": labels.child_labels(owner, role=role),
-        "ownerReferences": [labels.owner_reference(owner)],
-    }
