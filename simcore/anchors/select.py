@@ -20,7 +20,8 @@ from simcore.cards.formats import canonical_format
 from simcore.cards.kv_dtype import canonical_kv_dtype, is_fp8_kv
 from simcore.cards.labels import PLANNING_PARTITION
 from simcore.cards.library import known_model
-from simcore.errors import NoAnchorError, UnknownNameError
+from simcore.cards.versions import version_key
+from simcore.errors import InputError, NoAnchorError, UnknownNameError
 
 CONCURRENCY_REACH: Final = 4
 """An anchor covers up to four times the concurrency it was measured at (paper 5.1)."""
@@ -275,8 +276,6 @@ def _defining(target: Target, anchor: Anchor) -> list[tuple[str, object, object,
     return rows
 
 
-RELEASE_PARTS: Final = 4
-
 _BETTER: Final = (
     "has real weights",
     "has no unchecked FP8 KV cache",
@@ -323,9 +322,12 @@ def _rank(target: Target, anchor: Anchor, flags: Mapping[Flag, str]) -> tuple[ob
 
 
 def _age(version: str | None) -> tuple[int, ...]:
-    """What releases sort by, the newest first and unknown ones last; a build suffix after `-` or `+` does not count."""
-    numbers = [int(part) for part in re.findall(r"\d+", re.split(r"[-+]", version or "")[0])]
-    return tuple(-number for number in (*numbers, 0, 0, 0, 0)[:RELEASE_PARTS])
+    """What releases sort by, the newest first; what is no release, or unknown, comes last."""
+    try:
+        numbers, post = version_key(version or "")
+    except InputError:
+        return (1,)
+    return tuple(-number for number in (*numbers, post))
 
 
 def _sibling(chosen: Anchor, usable: Sequence[Anchor]) -> Anchor | None:
